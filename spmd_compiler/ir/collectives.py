@@ -1,0 +1,187 @@
+"""StableHLO for the collectives that the compiler inserts, and for a device's position on mesh axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from ..errors import SpmdError
+from .attributes import AttributeWriter
+from .graph import Op
+from .groups import device_groups, mesh_axes_text, shift_pairs, strides, transfer_pairs
+from .mesh import Mesh
+
+_REDUCERS = {
+    "sum": "add",
+    "mul": "multiply",
+    "max": "maximum",
+    "min": "minimum",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
+
+
+class CollectiveWriter:
+    """Writes collectives over mesh axes. Devices are partitions, numbered row-major over the mesh.
+
+    Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
+    partitioner rejects StableHLO's variadic collectives inside a manual computation, and XLA combines them itself.
+    """
+
+    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool):
+        self.used = False
+        self._mesh = mesh
+        self._writer = writer
+        self._compact = compact
+        self._channel = 0
+        self._groups: dict[tuple[str, ...], ir.Attribute] = {}
+        self._pairs: dict[tuple, ir.Attribute] = {}
+        # Positions already computed, for one block at a time: a loop's body would carry what it takes from outside.
+        self._positions: dict[ir.Block, dict[Any, ir.Value]] = {}
+
+    def emit(
+        self, op: Op, operands: list[ir.Value], types: list[ir.Type], point: ir.InsertionPoint, loc: ir.Location
+    ) -> list[ir.Value]:
+        """The results of a collective op, written at `point`."""
+        self.used = True
+        attrs = self._attributes(op)
+        name = f"stablehlo.{op.name}"
+        results = []
+        for operand, type in zip(operands, types, strict=True):
+            self._channel += 1
+            attrs["channel_handle"] = ir.Attribute.parse(
+                f"#stablehlo.channel_handle<handle = {self._channel}, type = 1>"
+            )
+            regions = 1 if "kind" in op.attrs else 0
+            made = ir.Operation.create(name, [type], [operand], attrs, None, regions, loc, point)
+            if regions:
+                self._reducer(made.regions[0], op, type, loc)
+            results.append(made.results[0])
+        return results
+
+    def position(
+        self, axes: tuple[str, ...], block: ir.Block, point: ir.InsertionPoint, loc: ir.Location
+    ) -> ir.Value:
+        """i32[]: the device's row-major position on `axes`; computed once per block."""
+        self.used = True
+        known = self._positions.setdefault(block, {})
+        hit = known.get(axes)
+        if hit is None:
+            hit = known[axes] = self._position(axes, known, _Emitter(point, loc, known))
+        return hit
+
+    def _position(self, axes: tuple[str, ...], known: dict[Any, ir.Value], emitter: _Emitter) -> ir.Value:
+        total: ir.Value | None = None
+        for stride, size, weight in strides(self._mesh, axes):
+            coordinate = known.get((stride, size))
+            if coordinate is None:
+                coordinate = emitter.partition()
+                if stride > 1:
+                    coordinate = emitter.binary("divide", coordinate, stride)
+                if stride * size < self._mesh.size:
+                    coordinate = emitter.binary("remainder", coordinate, size)
+                coordinate = known[(stride, size)] = emitter.signed(coordinate)
+            term = coordinate if weight == 1 else emitter.binary("multiply", coordinate, weight)
+            total = term if total is None else emitter.add(total, term)
+        return emitter.zero() if total is None else total
+
+    def _attributes(self, op: Op) -> dict[str, ir.Attribute]:
+        name, attrs, axes = op.name, op.attrs, op.attrs["axes"]
+        number = self._writer.attribute
+        if name == "collective_permute":
+            return {"source_target_pairs": self._source_target_pairs(op)}
+        out = {"replica_groups": self._replica_groups(axes)}
+        if name == "all_to_all":
+            out["split_dimension"] = number(name, "split_dimension", attrs["split_dim"])
+            out["concat_dimension"] = number(name, "concat_dimension", attrs["concat_dim"])
+            out["split_count"] = number(name, "split_count", self._mesh.axes_size(axes))
+            return out
+        out["use_global_device_ids"] = ir.UnitAttr.get()
+        if name == "all_gather":
+            out["all_gather_dim"] = number(name, "all_gather_dim", attrs["dim"])
+        elif name == "reduce_scatter":
+            out["scatter_dimension"] = number(name, "scatter_dimension", attrs["dim"])
+        return out
+
+    def _replica_groups(self, axes: tuple[str, ...]) -> ir.Attribute:
+        hit = self._groups.get(axes)
+        if hit is None:
+            if self._compact:
+                hit = ir.Attribute.parse(mesh_axes_text(self._mesh, axes))
+            else:
+                hit = _matrix(device_groups(self._mesh, axes))
+            self._groups[axes] = hit
+        return hit
+
+    def _source_target_pairs(self, op: Op) -> ir.Attribute:
+        attrs = op.attrs
+        key = (attrs["axes"], attrs.get("shift"), attrs.get("wrap", False), attrs.get("target_axes"))
+        hit = self._pairs.get(key)
+        if hit is None:
+            axes, shift, wrap, target_axes = key
+            if target_axes is not None:
+                pairs = transfer_pairs(self._mesh, axes, target_axes)
+            elif shift is not None:
+                pairs = shift_pairs(self._mesh, axes, shift, wrap)
+            else:
+                raise SpmdError(f"{op.loc}: collective_permute needs `shift` or `target_axes`")
+            hit = self._pairs[key] = _matrix(pairs)
+        return hit
+
+    def _reducer(self, region: ir.Region, op: Op, type: ir.Type, loc: ir.Location) -> None:
+        kind = op.attrs["kind"]
+        if kind not in _REDUCERS:
+            raise SpmdError(f"{op.loc}: {op.name} has the unknown reduction {kind!r}")
+        scalar = ir.RankedTensorType.get([], ir.RankedTensorType(type).element_type)
+        block = region.blocks.append(scalar, scalar, arg_locs=[loc, loc])
+        point = ir.InsertionPoint(block)
+        name = f"stablehlo.{_REDUCERS[kind]}"
+        made = ir.Operation.create(name, [scalar], list(block.arguments), None, None, 0, loc, point)
+        ir.Operation.create("stablehlo.return", [], [made.results[0]], None, None, 0, loc, point)
+
+
+class _Emitter:
+    """Scalar arithmetic on the partition number, at one point of one block."""
+
+    def __init__(self, point: ir.InsertionPoint, loc: ir.Location, known: dict[Any, ir.Value]):
+        self._point = point
+        self._loc = loc
+        self._known = known
+
+    def partition(self) -> ir.Value:
+        if "partition" not in self._known:
+            unsigned = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
+            self._known["partition"] = self._op("partition_id", unsigned)
+        return self._known["partition"]
+
+    def signed(self, value: ir.Value) -> ir.Value:
+        return self._op("convert", ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)), value)
+
+    def zero(self) -> ir.Value:
+        return self._constant(0, ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)))
+
+    def binary(self, name: str, value: ir.Value, number: int) -> ir.Value:
+        return self._op(name, value.type, value, self._constant(number, value.type))
+
+    def add(self, a: ir.Value, b: ir.Value) -> ir.Value:
+        return self._op("add", a.type, a, b)
+
+    def _constant(self, number: int, type: ir.Type) -> ir.Value:
+        data = ir.DenseElementsAttr.get(np.array(number, np.uint32), type=type)
+        return self._op("constant", type, attrs={"value": data})
+
+    def _op(self, name: str, type: ir.Type, *operands: ir.Value, attrs: dict[str, ir.Attribute] | None = None):
+        made = ir.Operation.create(
+            f"stablehlo.{name}", [type], list(operands), attrs, None, 0, self._loc, self._point
+        )
+        return made.results[0]
+
+
+def _matrix(values: np.ndarray) -> ir.Attribute:
+    i64 = ir.IntegerType.get_signless(64)
+    return ir.DenseElementsAttr.get(
+        np.ascontiguousarray(values, np.int64), type=ir.RankedTensorType.get(values.shape, i64)
+    )

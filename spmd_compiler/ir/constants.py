@@ -1,0 +1,60 @@
+"""Dense data: MLIR elements attributes to numpy arrays and back, without Python lists."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from .graph import Dense
+from .types import TensorType, numpy_dtype
+
+# Element types whose attributes offer a Python buffer; the bytes of others are only reachable through their text.
+_BUFFERED = frozenset("i1 i8 i16 i32 i64 u8 u16 u32 u64 f16 f32 f64".split())
+_HEX = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
+_TOKEN = re.compile(r"0x[0-9A-Fa-f]+|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false")
+
+
+def read_dense(attr: ir.Attribute, type: TensorType) -> Dense:
+    """The data of a `dense<…>` attribute of the given type."""
+    elements = ir.DenseElementsAttr(attr)
+    splat = elements.is_splat and type.shape != () and type.size > 0
+    if type.dtype in _BUFFERED:
+        view = np.asarray(elements)
+        return Dense(np.array(view[(0,) * view.ndim] if splat else view), splat)
+    array = _read_text(str(attr), type.dtype)
+    if elements.is_splat and type.size > 0:
+        array = array[:1]
+    return Dense(array.reshape(() if splat else type.shape), splat)
+
+
+def read_blob(data: bytes, type: TensorType) -> Dense:
+    """The data of a `dense_resource`, given its little-endian bytes (without the alignment header)."""
+    return Dense(np.frombuffer(data, numpy_dtype(type.dtype)).reshape(type.shape).copy())
+
+
+def write_dense(value: Dense, type: ir.Type) -> ir.Attribute:
+    """A `dense<…>` attribute of a ranked tensor type, in the current context."""
+    return ir.DenseElementsAttr.get(np.ascontiguousarray(value.array).reshape(value.array.shape), type=type)
+
+
+def _read_text(text: str, dtype: str) -> np.ndarray:
+    np_dtype = numpy_dtype(dtype)
+    packed = _HEX.match(text)
+    if packed:
+        return np.frombuffer(bytes.fromhex(packed[1]), np_dtype)
+    body = text[text.index("<") + 1 : text.rindex("> : tensor<")]
+    part = np.dtype(f"f{np_dtype.itemsize // 2}") if np_dtype.kind == "c" else np_dtype
+    bits = np.dtype(f"u{part.itemsize}")
+    tokens = _TOKEN.findall(body)
+    out = np.empty(len(tokens), part)
+    for i, token in enumerate(tokens):
+        # A hexadecimal float is its bit pattern: NaN, infinities, and what decimals don't hold exactly.
+        out[i] = np.array(int(token, 16), bits).view(part) if token.startswith("0x") else _number(token, part)
+    return out.view(np_dtype)
+
+
+def _number(token: str, dtype: np.dtype) -> np.generic:
+    value = float(token) if dtype.kind in "fV" else int(token)
+    return np.asarray(value).astype(dtype)[()]

@@ -1,0 +1,42 @@
+"""MLIR contexts and the parsing of StableHLO text."""
+
+from __future__ import annotations
+
+import re
+
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+from jaxlib.mlir.dialects import chlo, mhlo, sdy, stablehlo
+
+from ..errors import ParseError
+
+_POSITION = re.compile(r'"[^"]*":(\d+):(\d+)')
+
+
+def make_context() -> ir.Context:
+    """A fresh context that knows every dialect JAX lowers to."""
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context.append_dialect_registry(registry)
+    for register in (
+        stablehlo.register_dialect,
+        chlo.register_dialect,
+        sdy.register_dialect,
+        mhlo.register_mhlo_dialect,
+    ):
+        register(context)
+    context.load_all_available_dialects()
+    return context
+
+
+def parse_stablehlo(text: str, context: ir.Context | None = None) -> ir.Module:
+    """Parses a StableHLO module; raises ParseError with line and column for malformed text."""
+    try:
+        return ir.Module.parse(text, context or make_context())
+    except ir.MLIRError as error:
+        diagnostics = error.error_diagnostics
+        message = diagnostics[0].message if diagnostics else str(error)
+        found = _POSITION.search(str(diagnostics[0].location) if diagnostics else str(error))
+        line, column = (int(found[1]), int(found[2])) if found else (0, 0)
+        raise ParseError(f"StableHLO text, line {line}, column {column}: {message}", line, column) from None

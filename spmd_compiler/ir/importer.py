@@ -1,0 +1,233 @@
+"""StableHLO to IR. Names and attributes follow `docs/architecture.md`, "IR conventions"."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
+
+from ..errors import SpmdError
+from .attributes import AttributeReader
+from .constants import read_blob, read_dense
+from .context import parse_stablehlo
+from .graph import Block, Dense, Function, Loc, Module, Op, Raw, Value
+from .locations import argument_name, parse_location
+from .mesh import Mesh
+from .optable import terminator
+from .types import TOKEN, TensorType, Type, dtype_from_mlir
+
+_RENAMED = {
+    "func.call": "call",
+    "sdy.sharding_constraint": "sharding_constraint",
+    "sdy.manual_computation": "manual_computation",
+}
+_BLOB = re.compile(r'([\w.$-]+|"[^"]*"): "0x([0-9A-Fa-f]+)"')
+# Attributes of a function that the IR holds elsewhere.
+_FUNCTION_ATTRS = frozenset({"sym_name", "sym_visibility", "function_type", "arg_attrs", "res_attrs"})
+
+
+def import_module(source: ir.Module | str, mesh: Mesh) -> Module:
+    """Reads a StableHLO module, or its text, with global shapes.
+
+    The entry function is `main`, else the only public one, which becomes `main`. Raises ParseError (line and column)
+    for malformed text, and SpmdError for what the IR can't hold: dynamic shapes, functions without a body, unknown
+    element types.
+    """
+    module = parse_stablehlo(source) if isinstance(source, str) else source
+    with module.context:
+        return _Importer(module).module(mesh)
+
+
+class _Importer:
+    def __init__(self, module: ir.Module):
+        self._module = module
+        self._attributes = AttributeReader()
+        self._names: dict[str, str] = {}
+        self._types: dict[ir.Type, Type] = {}
+        self._locs: dict[ir.Attribute, Loc] = {}
+        self._constants: dict[ir.Attribute, Dense] = {}
+        self._blobs: dict[str, bytes] | None = None
+        self._values: dict[ir.Value, Value] = {}
+
+    def module(self, mesh: Mesh) -> Module:
+        top = self._module.operation
+        attrs = {k: self._attributes.attribute("module", k, top.attributes[k]) for k in top.attributes}
+        name = attrs.pop("sym_name", "main")
+        functions: dict[str, Function] = {}
+        meshes: list[tuple[str, Raw]] = []
+        mesh_data: list[tuple[str, Raw]] = []
+        for view in self._module.body.operations:
+            op = view.operation
+            if op.name == "func.func":
+                function = self._function(op)
+                functions[function.name] = function
+                extra = self._extra(op)
+                if extra:
+                    attrs[f"func.{function.name}"] = extra
+            elif op.name == "sdy.mesh":
+                symbol = ir.StringAttr(op.attributes["sym_name"]).value
+                meshes.append((symbol, Raw(str(op.attributes["mesh"]))))
+                if "stablehlo.mesh" in op.attributes:
+                    mesh_data.append((symbol, Raw(str(op.attributes["stablehlo.mesh"]))))
+            else:
+                raise SpmdError(f"{self._loc(op)}: can't import {op.name} at the top of a module")
+        if meshes:
+            attrs["sdy.mesh"] = tuple(meshes)
+        if mesh_data:
+            attrs["stablehlo.mesh"] = tuple(mesh_data)
+        return Module(mesh, _with_main(functions), name, attrs)
+
+    def _extra(self, op: ir.Operation) -> tuple[tuple[str, Any], ...]:
+        keys = [k for k in op.attributes if k not in _FUNCTION_ATTRS]
+        return tuple((k, self._attributes.attribute("func", k, op.attributes[k])) for k in keys)
+
+    def _function(self, op: ir.Operation) -> Function:
+        attrs = op.attributes
+        name = ir.StringAttr(attrs["sym_name"]).value
+        public = "sym_visibility" not in attrs or ir.StringAttr(attrs["sym_visibility"]).value == "public"
+        if not len(op.regions[0].blocks):
+            raise SpmdError(f"{self._loc(op)}: function @{name} has no body")
+        entry = op.regions[0].blocks[0]
+        self._values.clear()
+        names = [argument_name(str(a.location)) for a in entry.arguments] if public else None
+        body = self._block(op, "func.return", names)
+        return Function(
+            name,
+            body,
+            public,
+            self._dicts(attrs, "arg_attrs", len(body.args)),
+            self._dicts(attrs, "res_attrs", len(body.returns)),
+        )
+
+    def _dicts(self, attrs: Any, key: str, count: int) -> list[dict[str, Any]]:
+        if key not in attrs:
+            return [{} for _ in range(count)]
+        read = self._attributes.attribute
+        return [{n.name: read("func", n.name, n.attr) for n in ir.DictAttr(d)} for d in ir.ArrayAttr(attrs[key])]
+
+    def _regions(self, op: ir.Operation, name: str) -> tuple[Block, ...]:
+        end = terminator(name)
+        return tuple(self._block(op, end, None, i) for i in range(len(op.regions)))
+
+    def _block(self, owner: ir.Operation, end: str, names: list[str] | None, index: int = 0) -> Block:
+        blocks = owner.regions[index].blocks
+        if len(blocks) != 1:
+            raise SpmdError(f"{self._loc(owner)}: region {index} of {owner.name} has {len(blocks)} blocks, not one")
+        block = blocks[0]
+        values, types = self._values, self._types
+        args = []
+        for i, argument in enumerate(block.arguments):
+            value = Value(self._type(argument.type, owner), None, names[i] if names else "")
+            values[argument] = value
+            args.append(value)
+        ops: list[Op] = []
+        returns: list[Value] | None = None
+        for view in block.operations:
+            op = view.operation
+            mlir_name = op.name
+            name = self._names.get(mlir_name) or self._name(mlir_name)
+            operands = [values[v] for v in op.operands]
+            if mlir_name == end:
+                returns = operands
+                break
+            results = []
+            for result in op.results:
+                type = types.get(result.type)
+                if type is None:
+                    type = self._type(result.type, op)
+                value = Value(type)
+                values[result] = value
+                results.append(value)
+            if name == "constant":
+                attrs: dict[str, Any] = {"value": self._constant(op.attributes["value"], results[0].type)}
+            else:
+                attrs = self._attrs(op, name)
+            regions = self._regions(op, name) if len(op.regions) else ()
+            ops.append(Op(name, operands, results, attrs, regions, self._loc(op)))
+        if returns is None:
+            raise SpmdError(f"{self._loc(owner)}: a region of {owner.name} does not end in {end}")
+        return Block(args, ops, returns)
+
+    def _name(self, mlir_name: str) -> str:
+        name = _RENAMED.get(mlir_name)
+        if name is None:
+            name = mlir_name.removeprefix("stablehlo.")
+        self._names[mlir_name] = name
+        return name
+
+    def _attrs(self, op: ir.Operation, name: str) -> dict[str, Any]:
+        attrs: dict[str, Any] = {}
+        read, source = self._attributes.attribute, op.attributes
+        for key in source:
+            value = read(name, key, source[key])
+            if value.__class__ is dict:
+                attrs.update(value)
+            else:
+                attrs[key] = value
+        return attrs
+
+    def _type(self, mlir: ir.Type, op: ir.Operation) -> Type:
+        type = self._types.get(mlir)
+        if type is None:
+            type = self._types[mlir] = self._convert_type(mlir, op)
+        return type
+
+    def _convert_type(self, mlir: ir.Type, op: ir.Operation) -> Type:
+        if isinstance(mlir, ir.RankedTensorType):
+            if not mlir.has_static_shape or mlir.encoding is not None:
+                raise SpmdError(f"{self._loc(op)}: {op.name} has the dynamic type {mlir}; only static shapes compile")
+            try:
+                return TensorType(tuple(mlir.shape), dtype_from_mlir(str(mlir.element_type)))
+            except KeyError:
+                pass
+        elif stablehlo.TokenType.isinstance(mlir):
+            return TOKEN
+        raise SpmdError(f"{self._loc(op)}: {op.name} has a value of type {mlir}, which is not supported")
+
+    def _constant(self, attr: ir.Attribute, type: Type) -> Dense:
+        value = self._constants.get(attr)
+        if value is None:
+            assert isinstance(type, TensorType)
+            text = str(attr) if attr.__class__ is ir.Attribute else ""
+            if text.startswith("dense_resource<"):
+                value = read_blob(self._blob(text[len("dense_resource<") : text.index("> :")]), type)
+            else:
+                value = read_dense(attr, type)
+            self._constants[attr] = value
+        return value
+
+    def _blob(self, key: str) -> bytes:
+        """The data of a resource; the bindings give access to it through the printed module only."""
+        if self._blobs is None:
+            text = self._module.operation.get_asm()
+            found = _BLOB.findall(text[text.rfind("{-#") :])
+            # Four bytes of alignment precede the data.
+            self._blobs = {name.strip('"'): bytes.fromhex(digits)[4:] for name, digits in found}
+        return self._blobs[key.strip('"')]
+
+    def _loc(self, op: ir.Operation) -> Loc:
+        location = op.location
+        key = location.attr
+        loc = self._locs.get(key)
+        if loc is None:
+            loc = self._locs[key] = parse_location(str(location))
+        return loc
+
+
+def _with_main(functions: dict[str, Function]) -> dict[str, Function]:
+    if "main" in functions:
+        return functions
+    public = [f for f in functions.values() if f.public]
+    if len(public) != 1:
+        raise SpmdError(
+            f"the module has no function @main, and {len(public)} public ones: {', '.join(f.name for f in public)}"
+        )
+    entry = public[0]
+    for function in functions.values():
+        for op in function.body.walk():
+            if op.name == "call" and op.attrs["callee"] == entry.name:
+                op.attrs["callee"] = "main"
+    entry.name = "main"
+    return {f.name: f for f in functions.values()}

@@ -1,0 +1,59 @@
+"""MLIR locations to `Loc` and back."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import jaxlib
+from jaxlib.mlir import ir
+
+from .graph import UNKNOWN_LOC, Loc
+
+_STRING = r'"((?:[^"\\]|\\.)*)"'
+_SCOPE = re.compile(rf"loc\({_STRING}(?:\)|\()")
+_FRAME = re.compile(rf"{_STRING}:(\d+):(\d+)")
+_NAME_ONLY = re.compile(rf"loc\({_STRING}\)\Z")
+_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
+
+_SITE = os.path.dirname(os.path.dirname(os.path.abspath(jaxlib.__file__)))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Frames of JAX and of this compiler say nothing about the user's program.
+_INTERNAL = tuple(d + os.sep for d in (os.path.join(_SITE, "jax"), os.path.join(_SITE, "jaxlib"), _PACKAGE))
+
+
+def parse_location(text: str) -> Loc:
+    """Reads the text of an MLIR location: the outer name is the scope, the innermost frame of user code the line."""
+    if text == "loc(unknown)":
+        return UNKNOWN_LOC
+    named = _SCOPE.match(text)
+    scope = _unescape(named[1]) if named else ""
+    for frame in _FRAME.finditer(text):
+        file = _unescape(frame[1])
+        if not file.startswith(_INTERNAL) and "/jax/_src/" not in file:
+            return Loc(file, int(frame[2]), scope, int(frame[3]))
+    return Loc("", 0, scope, 0)
+
+
+def argument_name(text: str) -> str:
+    """An argument's name as JAX gives it, `params[0]['w']`, as an identifier `params_0_w`; "" if it has none."""
+    named = _NAME_ONLY.match(text)
+    if not named:
+        return ""
+    name = re.sub(r"\W+", "_", _unescape(named[1]), flags=re.ASCII).strip("_")
+    return f"arg_{name}" if name[:1].isdigit() else name
+
+
+def write_location(loc: Loc, context: ir.Context) -> ir.Location:
+    """The name around the file position, which XLA shows as `op_name` and `source_file`."""
+    file = ir.Location.file(loc.file, loc.line, loc.column, context) if loc.file else None
+    if loc.scope:
+        return ir.Location.name(loc.scope, file, context)
+    return file or ir.Location.unknown(context)
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    escaped = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], text)
+    return escaped.encode("latin-1", "replace").decode("utf-8", "replace")  # MLIR escapes UTF-8 byte by byte

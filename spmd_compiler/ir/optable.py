@@ -1,0 +1,94 @@
+"""What passes need to know of an op by its name alone: effects, arity, commutativity, the kind of a reducer."""
+
+from __future__ import annotations
+
+from .graph import Block, Op
+from .types import TensorType
+
+# Elementwise ops and how many operands they take. `select` and `clamp` may have scalars beside full operands.
+ELEMENTWISE: dict[str, int] = {
+    **dict.fromkeys(
+        """abs bitcast_convert cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor
+        imag is_finite log log_plus_one logistic negate not popcnt real reduce_precision round_nearest_afz
+        round_nearest_even rsqrt sign sine sqrt tan tanh
+        chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh
+        chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.lgamma
+        chlo.sinh chlo.square chlo.tan""".split(),
+        1,
+    ),
+    **dict.fromkeys(
+        """add and atan2 compare complex divide maximum minimum multiply or power remainder shift_left
+        shift_right_arithmetic shift_right_logical subtract xor chlo.next_after chlo.polygamma chlo.zeta""".split(),
+        2,
+    ),
+    "select": 3,
+    "clamp": 3,
+}
+
+COMMUTATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "xor"})
+
+# Collectives that the compiler inserts; written by the user they have the same names, but no `axes`.
+COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"})
+
+# Ops that read or change something beyond their operands, in StableHLO and CHLO.
+SIDE_EFFECTS = frozenset({"infeed", "outfeed", "rng", "send", "recv", "async_start", "async_done"})
+
+# Ops of other dialects that are known to be without effect.
+_PURE_FOREIGN = frozenset({"sdy.propagation_barrier", "sdy.reshard", "mhlo.topk"})
+
+_REDUCERS = {
+    "add": "sum",
+    "multiply": "mul",
+    "maximum": "max",
+    "minimum": "min",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
+# On booleans StableHLO's arithmetic is logic.
+_BOOLEAN_REDUCERS = {**_REDUCERS, "add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+
+
+def terminator(op_name: str) -> str:
+    """The MLIR name of the op that ends the regions of an op."""
+    dialect = op_name.partition(".")[0] if "." in op_name else ""
+    if dialect == "sdy" or op_name == "manual_computation":
+        return "sdy.return"
+    return "mhlo.return" if dialect == "mhlo" else "stablehlo.return"
+
+
+def is_pure(op: Op) -> bool:
+    """True if the op may be removed when nothing uses its results. A call counts as impure: inline it first."""
+    name = op.name
+    if name in ELEMENTWISE:
+        return True
+    if name in SIDE_EFFECTS or not op.results:
+        return False
+    if name == "custom_call":
+        return not op.attrs.get("has_side_effect", False)
+    if name in ("call", "composite"):
+        return False
+    if "." in name and not name.startswith("chlo.") and name not in _PURE_FOREIGN:
+        return False
+    return all(is_pure(inner) for region in op.regions for inner in region.ops)
+
+
+def may_merge(op: Op) -> bool:
+    """True if two such ops with equal operands and attributes may become one. A barrier is kept apart, since it
+    exists to stop exactly that (rematerialisation)."""
+    return op.name != "optimization_barrier" and is_pure(op)
+
+
+def reducer_kind(block: Block) -> str | None:
+    """The partial kind ("sum", "max", ...) of a region that only combines its two arguments; None for any other."""
+    if len(block.args) != 2 or len(block.ops) != 1 or len(block.returns) != 1:
+        return None
+    op = block.ops[0]
+    if len(op.operands) != 2 or len(op.results) != 1 or block.returns[0] is not op.results[0]:
+        return None
+    (a, b), (x, y) = op.operands, block.args
+    if not ((a is x and b is y) or (a is y and b is x)):
+        return None
+    type = x.type
+    boolean = isinstance(type, TensorType) and type.dtype == "i1"
+    return (_BOOLEAN_REDUCERS if boolean else _REDUCERS).get(op.name)
