@@ -32,10 +32,15 @@ _ENUM_ARRAYS = {"precision_config": "precision"}
 _SYMBOLS = frozenset({"callee", "decomposition"})
 _SYMBOL_ARRAYS = frozenset({"called_computations"})
 _UNITS = frozenset({"use_global_device_ids"})
-_INT32 = frozenset(
-    "api_version exponent_bits mantissa_bits tf.aliasing_output version "
-    "mhlo.num_partitions mhlo.num_replicas".split()
-)
+_INT32 = {
+    "api_version",
+    "exponent_bits",
+    "mantissa_bits",
+    "mhlo.num_partitions",
+    "mhlo.num_replicas",
+    "tf.aliasing_output",
+    "version",
+}
 # Attributes that are matrices, and their number of columns when they have no row.
 _MATRICES = {"padding": 2, "source_target_pairs": 2, "replica_groups": 0}
 

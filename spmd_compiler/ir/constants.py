@@ -11,21 +11,20 @@ from .graph import Dense
 from .types import TensorType, numpy_dtype
 
 # Element types whose attributes offer a Python buffer; the bytes of others are only reachable through their text.
-_BUFFERED = frozenset("i1 i8 i16 i32 i64 u8 u16 u32 u64 f16 f32 f64".split())
+_BUFFERED = {"i1", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "f16", "f32", "f64"}
 _HEX = re.compile(r'dense<"0x([0-9A-Fa-f]*)">')
 _TOKEN = re.compile(r"0x[0-9A-Fa-f]+|-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?|true|false")
 
 
-def read_dense(attr: ir.Attribute, type: TensorType) -> Dense:
-    """The data of a `dense<…>` attribute of the given type."""
-    elements = ir.DenseElementsAttr(attr)
-    splat = elements.is_splat and type.shape != () and type.size > 0
-    if type.dtype in _BUFFERED:
+def read_dense(attr: ir.Attribute | str, type: TensorType) -> Dense:
+    """The data of a `dense<…>` attribute of the given type, or of its text."""
+    if not isinstance(attr, str) and type.dtype in _BUFFERED:
+        elements = ir.DenseElementsAttr(attr)
         view = np.asarray(elements)
+        splat = elements.is_splat and type.shape != () and type.size > 0
         return Dense(np.array(view[(0,) * view.ndim] if splat else view), splat)
     array = _read_text(str(attr), type.dtype)
-    if elements.is_splat and type.size > 0:
-        array = array[:1]
+    splat = array.size == 1 and type.shape != ()
     return Dense(array.reshape(() if splat else type.shape), splat)
 
 
@@ -55,6 +54,6 @@ def _read_text(text: str, dtype: str) -> np.ndarray:
     return out.view(np_dtype)
 
 
-def _number(token: str, dtype: np.dtype) -> np.generic:
-    value = float(token) if dtype.kind in "fV" else int(token)
-    return np.asarray(value).astype(dtype)[()]
+def _number(token: str, dtype: np.dtype) -> np.ndarray:
+    value = int(token) if dtype.kind in "iu" else float(token)
+    return np.asarray(value).astype(dtype)

@@ -38,9 +38,9 @@ def export_module(module: Module, *, context: ir.Context | None = None, groups: 
     devices, "dense" lists them, which the StableHLO interpreter needs. Raises SpmdError for a module with `relayout`
     and for one that StableHLO's verifier rejects.
     """
-    context = context or make_context()
-    with context, ir.Location.unknown():
-        out = _Exporter(module, context, groups).export()
+    target = context or make_context()
+    with target, ir.Location.unknown():
+        out = _Exporter(module, target, groups).export()
         try:
             out.operation.verify()
         except ir.MLIRError as error:

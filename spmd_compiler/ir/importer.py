@@ -129,7 +129,8 @@ class _Importer:
             mlir_name = op.name
             name = self._names.get(mlir_name) or self._name(mlir_name)
             operands = [values[v] for v in op.operands]
-            if mlir_name == end:
+            # JAX ends the comparators of approx_top_k, which are functions, with stablehlo.return.
+            if mlir_name == end or (end == "func.return" and mlir_name == "stablehlo.return"):
                 returns = operands
                 break
             results = []
@@ -141,7 +142,7 @@ class _Importer:
                 values[result] = value
                 results.append(value)
             if name == "constant":
-                attrs: dict[str, Any] = {"value": self._constant(op.attributes["value"], results[0].type)}
+                attrs: dict[str, Any] = {"value": self._constant(op, results[0].type)}
             else:
                 attrs = self._attrs(op, name)
             regions = self._regions(op, name) if len(op.regions) else ()
@@ -186,17 +187,22 @@ class _Importer:
             return TOKEN
         raise SpmdError(f"{self._loc(op)}: {op.name} has a value of type {mlir}, which is not supported")
 
-    def _constant(self, attr: ir.Attribute, type: Type) -> Dense:
+    def _constant(self, op: ir.Operation, type: Type) -> Dense:
+        try:
+            attr = op.attributes["value"]
+        except TypeError:  # the bindings have no class for dense complex data, not even a plain one
+            text = op.get_asm(use_local_scope=True)
+            return self._elements(None, text[text.rindex("dense") :], type)
         value = self._constants.get(attr)
         if value is None:
-            assert isinstance(type, TensorType)
-            text = str(attr) if attr.__class__ is ir.Attribute else ""
-            if text.startswith("dense_resource<"):
-                value = read_blob(self._blob(text[len("dense_resource<") : text.index("> :")]), type)
-            else:
-                value = read_dense(attr, type)
-            self._constants[attr] = value
+            value = self._constants[attr] = self._elements(attr, str(attr) if attr.__class__ is ir.Attribute else "", type)
         return value
+
+    def _elements(self, attr: ir.Attribute | None, text: str, type: Type) -> Dense:
+        assert isinstance(type, TensorType)
+        if text.startswith("dense_resource<"):
+            return read_blob(self._blob(text[len("dense_resource<") : text.index("> :")]), type)
+        return read_dense(text if attr is None else attr, type)
 
     def _blob(self, key: str) -> bytes:
         """The data of a resource; the bindings give access to it through the printed module only."""

@@ -16,7 +16,7 @@ _FRAME = re.compile(rf"{_STRING}:(\d+):(\d+)")
 _NAME_ONLY = re.compile(rf"loc\({_STRING}\)\Z")
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
 
-_SITE = os.path.dirname(os.path.dirname(os.path.abspath(jaxlib.__file__)))
+_SITE = os.path.dirname(os.path.abspath(jaxlib.__path__[0]))
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Frames of JAX and of this compiler say nothing about the user's program.
 _INTERNAL = tuple(d + os.sep for d in (os.path.join(_SITE, "jax"), os.path.join(_SITE, "jaxlib"), _PACKAGE))
