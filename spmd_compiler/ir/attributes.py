@@ -204,19 +204,26 @@ class AttributeReader:
 
     def _plain(self, op_name: str, key: str, attr: ir.Attribute) -> Any:
         convert = _READERS.get(type(attr))
-        if convert is not None:
-            try:
-                value = convert(attr)
-                if value is not None and self._writer.attribute(op_name, key, value) == attr:
-                    return value
-            except (RuntimeError, UnicodeDecodeError, TypeError, ValueError, OverflowError, ir.MLIRError):
-                pass  # e.g. a string that is not UTF-8; its text form escapes the bytes
-        return Raw(str(attr))
+        value = convert(attr) if convert is not None else None
+        return Raw(str(attr)) if value is None or not self._rewrites(op_name, key, value, attr) else value
+
+    def _rewrites(self, op_name: str, key: str, value: Any, attr: ir.Attribute) -> bool:
+        try:
+            return self._writer.attribute(op_name, key, value) == attr
+        except (ir.MLIRError, OverflowError, TypeError):  # e.g. an enum of another dialect, an unsigned 64-bit number
+            return False
 
 
 def _enum(op_name: str, mnemonic: str, value: str) -> ir.Attribute:
     dialect = op_name.partition(".")[0] if "." in op_name else "stablehlo"
     return ir.Attribute.parse(f"#{dialect}<{mnemonic} {value}>")
+
+
+def _read_string(attr: ir.StringAttr) -> str | None:
+    try:
+        return attr.value_bytes.decode()
+    except UnicodeDecodeError:  # serialized data in a custom call; the text form escapes the bytes
+        return None
 
 
 def _read_enum(attr: ir.Attribute) -> str | None:
@@ -230,7 +237,7 @@ def _read_array(attr: ir.ArrayAttr) -> tuple | None:
 
 
 def _read_matrix(attr: ir.DenseIntElementsAttr) -> tuple | None:
-    matrix = np.asarray(attr)
+    matrix = np.asarray(ir.DenseElementsAttr(attr))  # only this class has the buffer
     return tuple(map(tuple, matrix.tolist())) if matrix.ndim == 2 else None
 
 
@@ -238,7 +245,7 @@ _READERS: dict[type, Callable[[Any], Any]] = {
     ir.BoolAttr: lambda a: a.value,
     ir.IntegerAttr: lambda a: a.value,
     ir.FloatAttr: lambda a: a.value,
-    ir.StringAttr: lambda a: a.value,
+    ir.StringAttr: _read_string,
     ir.FlatSymbolRefAttr: lambda a: a.value,
     ir.UnitAttr: lambda a: True,
     ir.DenseI64ArrayAttr: tuple,

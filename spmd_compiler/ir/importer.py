@@ -36,7 +36,7 @@ def import_module(source: ir.Module | str, mesh: Mesh) -> Module:
     element types.
     """
     module = parse_stablehlo(source) if isinstance(source, str) else source
-    with module.context:
+    with module.context, ir.Location.unknown():
         return _Importer(module).module(mesh)
 
 
