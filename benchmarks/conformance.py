@@ -1,10 +1,11 @@
 """Runs JAX's own primitive test harnesses (5,594 cases) through the compiler.
 
-    python benchmarks/conformance.py roundtrip [--limit N] [--seed S] [--shard i/n] [--execute none|changed|all] [--x64]
+    python benchmarks/conformance.py roundtrip [--limit N] [--seed S] [--shard i/n] [--x64]
+                                               [--execute none|changed|all]
 
-`roundtrip`: import and export of every case that lowers under `jax.jit`. Where the exported text differs from the
-original (`--execute changed`), or for all cases, both are compiled and their results compared bit by bit. Exits with 1
-if a case is different or an error.
+`roundtrip`: import and export of every case that lowers under `jax.jit`. Where the exported text differs from
+the original (`--execute changed`), or for all cases, both are compiled and their results compared bit by bit.
+Exits with 1 if a case is different or an error.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -85,7 +87,7 @@ def load_cases(limit: int | None = None, seed: int = 0, shard: tuple[int, int] =
 
 
 def sweep(cases: Iterable[Case], check: Callable[[Case], str]) -> Report:
-    """Checks every case: `check` returns the status, "different: …" and exceptions are failures, Skip is neither."""
+    """Checks every case. `check` returns a status; "different: …" and exceptions are failures, Skip is not."""
     report = Report()
     for case in cases:
         try:
@@ -106,7 +108,7 @@ def sweep(cases: Iterable[Case], check: Callable[[Case], str]) -> Report:
 def arrays(tree: Any) -> Iterator[np.ndarray]:
     """The leaves of a result as numpy arrays; a PRNG key by its data."""
     for leaf in jax.tree.leaves(tree):
-        is_key = isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
         yield np.asarray(jax.random.key_data(leaf) if is_key else leaf)
 
 
@@ -123,7 +125,7 @@ def bitwise_difference(expected: Any, actual: Any) -> str:
 
 def with_module(lowered: jax.stages.Lowered, module: Any) -> jax.stages.Lowered:
     """The same computation to JAX's eyes, with another StableHLO module."""
-    computation = copy.copy(lowered._lowering)
+    computation: Any = copy.copy(lowered._lowering)
     computation._hlo, computation._executable = module, None
     out = copy.copy(lowered)
     out._lowering = computation
@@ -136,7 +138,7 @@ def roundtrip(case: Case, execute: str) -> str:
     from spmd_compiler.ir.mesh import Mesh
 
     lowered, args = case.lower()
-    original = lowered.compiler_ir()
+    original: Any = lowered.compiler_ir()
     before = str(original)
     module = export_module(import_module(original, Mesh([("x", 1)])), context=original.context)
     same_text = before == str(module)
@@ -156,7 +158,9 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--limit", type=int, help="a random sample of so many cases")

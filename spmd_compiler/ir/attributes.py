@@ -1,8 +1,8 @@
 """Attributes of ops: MLIR's to plain Python data and back.
 
-The writer decides by the attribute's name and the value's Python type; the reader turns an attribute into plain data
-only if the writer would give back that very attribute, and keeps everything else as `Raw` text. So import followed by
-export loses nothing, whatever a dialect puts into an attribute.
+The writer decides by the attribute's name and the value's Python type. The reader turns an attribute into
+plain data only if the writer would give back that very attribute, and keeps everything else as `Raw` text. So
+import followed by export loses nothing, whatever a dialect puts into an attribute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from ..errors import SpmdError
-from .constants import write_dense
+from .constants import matrix, write_dense
 from .graph import Dense, Raw
 
 # Attribute name -> mnemonic of its enum; the dialect is the op's.
@@ -56,7 +56,9 @@ class _Struct(NamedTuple):
     write: Callable[[dict[str, Any]], ir.Attribute]
 
 
-def _fields_of(cls: Any, fields: tuple[str, ...], renamed: dict[str, str]) -> Callable[[ir.Attribute], dict[str, Any]]:
+def _fields_of(
+    cls: Any, fields: tuple[str, ...], renamed: dict[str, str]
+) -> Callable[[ir.Attribute], dict[str, Any]]:
     sources = [(f, renamed.get(f, f)) for f in fields]
 
     def read(attr: ir.Attribute) -> dict[str, Any]:
@@ -106,8 +108,8 @@ _CONVOLUTION = _struct(
     "dimension_numbers",
     stablehlo.ConvDimensionNumbers,
     "input_batch_dimension input_feature_dimension input_spatial_dimensions kernel_input_feature_dimension "
-    "kernel_output_feature_dimension kernel_spatial_dimensions output_batch_dimension output_feature_dimension "
-    "output_spatial_dimensions",
+    "kernel_output_feature_dimension kernel_spatial_dimensions "
+    "output_batch_dimension output_feature_dimension output_spatial_dimensions",
 )
 STRUCTS: dict[str, _Struct] = {
     "dot_general": _Struct("dot_dimension_numbers", ("contract", "batch"), _read_dot, _write_dot),
@@ -175,8 +177,7 @@ class AttributeWriter:
             return ir.ArrayAttr.get([ir.FlatSymbolRefAttr.get(v) for v in value])
         if key in _MATRICES:
             columns = _MATRICES[key]
-            matrix = np.array(value, np.int64) if value else np.empty((0, columns), np.int64)
-            return ir.DenseElementsAttr.get(matrix, type=ir.RankedTensorType.get(matrix.shape, self._i64))
+            return matrix(np.array(value, np.int64) if value else np.empty((0, columns), np.int64))
         if key == "window_reversal" or (value and isinstance(value[0], bool)):
             return ir.DenseBoolArrayAttr.get(list(value))
         return ir.DenseI64ArrayAttr.get(list(value))
@@ -190,7 +191,7 @@ class AttributeReader:
         self._writer = AttributeWriter()
 
     def attribute(self, op_name: str, key: str, attr: ir.Attribute) -> Any:
-        """The value of attribute `key`; for dimension numbers a dict of the attributes that stand for them."""
+        """The value of attribute `key`; for dimension numbers a dict of the attributes that replace it."""
         memo = (key, attr)
         value = self._cache.get(memo)
         if value is None:
@@ -210,8 +211,8 @@ class AttributeReader:
     def _rewrites(self, op_name: str, key: str, value: Any, attr: ir.Attribute) -> bool:
         try:
             return self._writer.attribute(op_name, key, value) == attr
-        except (ir.MLIRError, OverflowError, TypeError):  # e.g. an enum of another dialect, an unsigned 64-bit number
-            return False
+        except (ir.MLIRError, OverflowError, TypeError):
+            return False  # e.g. an enum of another dialect, an unsigned 64-bit number
 
 
 def _enum(op_name: str, mnemonic: str, value: str) -> ir.Attribute:
@@ -237,8 +238,8 @@ def _read_array(attr: ir.ArrayAttr) -> tuple | None:
 
 
 def _read_matrix(attr: ir.DenseIntElementsAttr) -> tuple | None:
-    matrix = np.asarray(ir.DenseElementsAttr(attr))  # only this class has the buffer
-    return tuple(map(tuple, matrix.tolist())) if matrix.ndim == 2 else None
+    array = np.asarray(ir.DenseElementsAttr(attr))  # only this class has the buffer
+    return tuple(map(tuple, array.tolist())) if array.ndim == 2 else None
 
 
 _READERS: dict[type, Callable[[Any], Any]] = {

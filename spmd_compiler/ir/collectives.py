@@ -9,6 +9,7 @@ from jaxlib.mlir import ir
 
 from ..errors import SpmdError
 from .attributes import AttributeWriter
+from .constants import elements, matrix
 from .graph import Op
 from .groups import device_groups, mesh_axes_text, shift_pairs, strides, transfer_pairs
 from .mesh import Mesh
@@ -28,22 +29,28 @@ class CollectiveWriter:
     """Writes collectives over mesh axes. Devices are partitions, numbered row-major over the mesh.
 
     Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
-    partitioner rejects StableHLO's variadic collectives inside a manual computation, and XLA combines them itself.
+    partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
     """
 
     def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool):
         self.used = False
+        self.pairs = 0  # of all permutes together
         self._mesh = mesh
         self._writer = writer
         self._compact = compact
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
-        self._pairs: dict[tuple, ir.Attribute] = {}
-        # Positions already computed, for one block at a time: a loop's body would carry what it takes from outside.
+        self._pairs: dict[tuple, tuple[ir.Attribute, int]] = {}
+        # Positions already computed, per block: a loop would have to carry what its body takes from outside.
         self._positions: dict[ir.Block, dict[Any, ir.Value]] = {}
 
     def emit(
-        self, op: Op, operands: list[ir.Value], types: list[ir.Type], point: ir.InsertionPoint, loc: ir.Location
+        self,
+        op: Op,
+        operands: list[ir.Value],
+        types: list[ir.Type],
+        point: ir.InsertionPoint,
+        loc: ir.Location,
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
@@ -112,7 +119,7 @@ class CollectiveWriter:
             if self._compact:
                 hit = ir.Attribute.parse(mesh_axes_text(self._mesh, axes))
             else:
-                hit = _matrix(device_groups(self._mesh, axes))
+                hit = matrix(device_groups(self._mesh, axes))
             self._groups[axes] = hit
         return hit
 
@@ -128,8 +135,9 @@ class CollectiveWriter:
                 pairs = shift_pairs(self._mesh, axes, shift, wrap)
             else:
                 raise SpmdError(f"{op.loc}: collective_permute needs `shift` or `target_axes`")
-            hit = self._pairs[key] = _matrix(pairs)
-        return hit
+            hit = self._pairs[key] = (matrix(pairs), len(pairs))
+        self.pairs += hit[1]
+        return hit[0]
 
     def _reducer(self, region: ir.Region, op: Op, type: ir.Type, loc: ir.Location) -> None:
         kind = op.attrs["kind"]
@@ -170,18 +178,13 @@ class _Emitter:
         return self._op("add", a.type, a, b)
 
     def _constant(self, number: int, type: ir.Type) -> ir.Value:
-        data = ir.DenseElementsAttr.get(np.array(number, np.uint32), type=type)
+        data = elements(np.array(number, np.uint32), type)
         return self._op("constant", type, attrs={"value": data})
 
-    def _op(self, name: str, type: ir.Type, *operands: ir.Value, attrs: dict[str, ir.Attribute] | None = None):
+    def _op(
+        self, name: str, type: ir.Type, *operands: ir.Value, attrs: dict[str, ir.Attribute] | None = None
+    ):
         made = ir.Operation.create(
             f"stablehlo.{name}", [type], list(operands), attrs, None, 0, self._loc, self._point
         )
         return made.results[0]
-
-
-def _matrix(values: np.ndarray) -> ir.Attribute:
-    i64 = ir.IntegerType.get_signless(64)
-    return ir.DenseElementsAttr.get(
-        np.ascontiguousarray(values, np.int64), type=ir.RankedTensorType.get(values.shape, i64)
-    )

@@ -29,29 +29,36 @@ _RENAMED = {
 }
 # Attributes that are the compiler's own.
 _INTERNAL = frozenset({"axes", "cause", "layout"})
+# MLIR's verifier looks at every pair of every permute: on a mesh of 65,536, for most of a compilation.
+_VERIFIED_PAIRS = 100_000
 
 
-def export_module(module: Module, *, context: ir.Context | None = None, groups: Groups = "mesh_axes") -> ir.Module:
+def export_module(
+    module: Module, *, context: ir.Context | None = None, groups: Groups = "mesh_axes"
+) -> ir.Module:
     """Writes a module as StableHLO, in `context` or a fresh one.
 
-    `groups`: how the groups of collectives over mesh axes are written; "mesh_axes" is independent of the number of
-    devices, "dense" lists them, which the StableHLO interpreter needs. Raises SpmdError for a module with `relayout`
-    and for one that StableHLO's verifier rejects.
+    `groups`: how the groups of collectives over mesh axes are written; "mesh_axes" is independent of the
+    number of devices, "dense" lists them, which the StableHLO interpreter needs. Raises SpmdError for a
+    module with `relayout` and for one that StableHLO's verifier rejects.
     """
     target = context or make_context()
     with target, ir.Location.unknown():
-        out = _Exporter(module, target, groups).export()
-        try:
-            out.operation.verify()
-        except ir.MLIRError as error:
-            problem = "; ".join(f"{d.location}: {d.message}" for d in error.error_diagnostics) or str(error)
-            raise SpmdError(f"the module is not valid StableHLO: {problem}") from None
-        return out
+        return _Exporter(module, target, groups).export()
 
 
 def export_text(module: Module, *, groups: Groups = "mesh_axes", locations: bool = False) -> str:
     """The StableHLO text of a module, with source locations if wanted."""
-    return export_module(module, groups=groups).operation.get_asm(enable_debug_info=locations)
+    out = export_module(module, groups=groups).operation
+    return str(out.get_asm(enable_debug_info=locations, assume_verified=True))
+
+
+def _verify(op: ir.Operation) -> None:
+    try:
+        op.verify()
+    except ir.MLIRError as error:
+        problem = "; ".join(f"{d.location}: {d.message}" for d in error.error_diagnostics) or str(error)
+        raise SpmdError(f"the module is not valid StableHLO: {problem}") from None
 
 
 class _Exporter:
@@ -79,6 +86,8 @@ class _Exporter:
         if self._collectives.used:
             for key, count in (("mhlo.num_partitions", self._module.mesh.size), ("mhlo.num_replicas", 1)):
                 top.attributes[key] = self._writer.attribute("module", key, count)
+        if self._collectives.pairs <= _VERIFIED_PAIRS:
+            _verify(top)
         return out
 
     def _meshes(self) -> None:
@@ -105,7 +114,8 @@ class _Exporter:
         for key, value in self._module.attrs.get(f"func.{function.name}", ()):
             attrs[key] = self._writer.attribute("func", key, value)
         op = ir.Operation.create("func.func", attributes=attrs, regions=1)
-        names = [ir.Location.name(a.name) if a.name else ir.Location.unknown() for a in body.args]
+        unknown = ir.Location.unknown()
+        names: list[ir.Location] = [ir.Location.name(a.name) if a.name else unknown for a in body.args]
         self._block(op.regions[0], body, inputs, names, "func.return")
 
     def _block(
@@ -167,7 +177,9 @@ class _Exporter:
     def _name(self, op: Op) -> str:
         name = op.name
         if name == "relayout":
-            raise SpmdError(f"{op.loc}: a relayout has no StableHLO form; expand the module before exporting it")
+            raise SpmdError(
+                f"{op.loc}: a relayout has no StableHLO form; expand the module before exporting it"
+            )
         out = _RENAMED.get(name) or (name if "." in name else "stablehlo." + name)
         self._names[name] = out
         return out

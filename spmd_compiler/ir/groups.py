@@ -13,7 +13,8 @@ Axes = tuple[str, ...]
 
 def strides(mesh: Mesh, axes: Axes) -> list[tuple[int, int, int]]:
     """Per axis (stride, size, weight): a device's row-major position on `axes` is the sum of
-    `device // stride % size * weight`. Neighbours that lie together in the mesh are joined; axes of size 1 left out."""
+    `device // stride % size * weight`. Axes of size 1 are left out, and
+    neighbours that lie together in the mesh joined."""
     out: list[tuple[int, int]] = []
     for axis in axes:
         stride, size = mesh.stride_and_size(axis)
@@ -60,8 +61,8 @@ def device_groups(mesh: Mesh, axes: Axes) -> np.ndarray:
 
 
 def shift_pairs(mesh: Mesh, axes: Axes, shift: int, wrap: bool) -> np.ndarray:
-    """int64[pairs, 2]: every device and the one `shift` further along `axes`; without `wrap` those beyond the end
-    neither send nor receive."""
+    """int64[pairs, 2]: every device and the one `shift` further along `axes`; without `wrap` those beyond the
+    end neither send nor receive."""
     cache = mesh.cache.setdefault("shift_pairs", {})
     hit = cache.get((axes, shift, wrap))
     if hit is None:
@@ -75,8 +76,8 @@ def shift_pairs(mesh: Mesh, axes: Axes, shift: int, wrap: bool) -> np.ndarray:
 
 
 def transfer_pairs(mesh: Mesh, axes: Axes, target_axes: Axes) -> np.ndarray:
-    """int64[devices, 2]: the device at position k on `axes` sends to the one at position k on `target_axes`, which
-    are pieces of the same axes in another order."""
+    """int64[devices, 2]: the device at position k on `axes` sends to the one at position k on `target_axes`,
+    which are pieces of the same axes in another order."""
     cache = mesh.cache.setdefault("transfer_pairs", {})
     hit = cache.get((axes, target_axes))
     if hit is None:
@@ -87,7 +88,7 @@ def transfer_pairs(mesh: Mesh, axes: Axes, target_axes: Axes) -> np.ndarray:
 
 
 def mesh_axes_text(mesh: Mesh, axes: Iterable[str]) -> str:
-    """The groups of a collective over `axes` in a form whose length doesn't depend on the number of devices."""
+    """The groups of a collective over `axes`, in a form as short for many devices as for few."""
     cache = mesh.cache.setdefault("mesh_axes_text", {})
     names = tuple(axes)
     hit = cache.get(names)

@@ -31,9 +31,9 @@ _FUNCTION_ATTRS = frozenset({"sym_name", "sym_visibility", "function_type", "arg
 def import_module(source: ir.Module | str, mesh: Mesh) -> Module:
     """Reads a StableHLO module, or its text, with global shapes.
 
-    The entry function is `main`, else the only public one, which becomes `main`. Raises ParseError (line and column)
-    for malformed text, and SpmdError for what the IR can't hold: dynamic shapes, functions without a body, unknown
-    element types.
+    The entry function is `main`, else the only public one, which becomes `main`. Raises ParseError (line and
+    column) for malformed text, and SpmdError for what the IR can't hold: dynamic shapes, functions without a
+    body, unknown element types.
     """
     module = parse_stablehlo(source) if isinstance(source, str) else source
     with module.context, ir.Location.unknown():
@@ -105,7 +105,9 @@ class _Importer:
         if key not in attrs:
             return [{} for _ in range(count)]
         read = self._attributes.attribute
-        return [{n.name: read("func", n.name, n.attr) for n in ir.DictAttr(d)} for d in ir.ArrayAttr(attrs[key])]
+        return [
+            {n.name: read("func", n.name, n.attr) for n in ir.DictAttr(d)} for d in ir.ArrayAttr(attrs[key])
+        ]
 
     def _regions(self, op: ir.Operation, name: str) -> tuple[Block, ...]:
         end = terminator(name)
@@ -114,7 +116,9 @@ class _Importer:
     def _block(self, owner: ir.Operation, end: str, names: list[str] | None, index: int = 0) -> Block:
         blocks = owner.regions[index].blocks
         if len(blocks) != 1:
-            raise SpmdError(f"{self._loc(owner)}: region {index} of {owner.name} has {len(blocks)} blocks, not one")
+            raise SpmdError(
+                f"{self._loc(owner)}: region {index} of {owner.name} has {len(blocks)} blocks, not one"
+            )
         block = blocks[0]
         values, types = self._values, self._types
         args = []
@@ -178,7 +182,9 @@ class _Importer:
     def _convert_type(self, mlir: ir.Type, op: ir.Operation) -> Type:
         if isinstance(mlir, ir.RankedTensorType):
             if not mlir.has_static_shape or mlir.encoding is not None:
-                raise SpmdError(f"{self._loc(op)}: {op.name} has the dynamic type {mlir}; only static shapes compile")
+                raise SpmdError(
+                    f"{self._loc(op)}: {op.name} has the dynamic type {mlir}; only static shapes compile"
+                )
             try:
                 return TensorType(tuple(mlir.shape), dtype_from_mlir(str(mlir.element_type)))
             except KeyError:
@@ -188,26 +194,25 @@ class _Importer:
         raise SpmdError(f"{self._loc(op)}: {op.name} has a value of type {mlir}, which is not supported")
 
     def _constant(self, op: ir.Operation, type: Type) -> Dense:
+        assert isinstance(type, TensorType)
         try:
             attr = op.attributes["value"]
         except TypeError:  # the bindings have no class for dense complex data, not even a plain one
-            text = op.get_asm(use_local_scope=True)
-            return self._elements(None, text[text.rindex("dense") :], type)
+            text = str(op.get_asm(use_local_scope=True))
+            return read_dense(text[text.rindex("dense<") :], type)
         value = self._constants.get(attr)
         if value is None:
-            value = self._constants[attr] = self._elements(attr, str(attr) if attr.__class__ is ir.Attribute else "", type)
+            if attr.__class__ is ir.Attribute and (text := str(attr)).startswith("dense_resource<"):
+                value = read_blob(self._blob(text[len("dense_resource<") : text.index("> :")]), type)
+            else:
+                value = read_dense(attr, type)
+            self._constants[attr] = value
         return value
-
-    def _elements(self, attr: ir.Attribute | None, text: str, type: Type) -> Dense:
-        assert isinstance(type, TensorType)
-        if text.startswith("dense_resource<"):
-            return read_blob(self._blob(text[len("dense_resource<") : text.index("> :")]), type)
-        return read_dense(text if attr is None else attr, type)
 
     def _blob(self, key: str) -> bytes:
         """The data of a resource; the bindings give access to it through the printed module only."""
         if self._blobs is None:
-            text = self._module.operation.get_asm()
+            text = str(self._module)
             found = _BLOB.findall(text[text.rfind("{-#") :])
             # Four bytes of alignment precede the data.
             self._blobs = {name.strip('"'): bytes.fromhex(digits)[4:] for name, digits in found}
@@ -227,9 +232,8 @@ def _with_main(functions: dict[str, Function]) -> dict[str, Function]:
         return functions
     public = [f for f in functions.values() if f.public]
     if len(public) != 1:
-        raise SpmdError(
-            f"the module has no function @main, and {len(public)} public ones: {', '.join(f.name for f in public)}"
-        )
+        names = ", ".join(f.name for f in public)
+        raise SpmdError(f"the module has no function @main, and {len(public)} public ones: {names}")
     entry = public[0]
     for function in functions.values():
         for op in function.body.walk():

@@ -23,7 +23,7 @@ _INTERNAL = tuple(d + os.sep for d in (os.path.join(_SITE, "jax"), os.path.join(
 
 
 def parse_location(text: str) -> Loc:
-    """Reads the text of an MLIR location: the outer name is the scope, the innermost frame of user code the line."""
+    """Reads the text of an MLIR location: the outer name is the scope, the innermost user frame the line."""
     if text == "loc(unknown)":
         return UNKNOWN_LOC
     named = _SCOPE.match(text)
@@ -36,7 +36,7 @@ def parse_location(text: str) -> Loc:
 
 
 def argument_name(text: str) -> str:
-    """An argument's name as JAX gives it, `params[0]['w']`, as an identifier `params_0_w`; "" if it has none."""
+    """An argument's name as JAX gives it, `params[0]['w']`, as an identifier: `params_0_w`; or ""."""
     named = _NAME_ONLY.match(text)
     if not named:
         return ""

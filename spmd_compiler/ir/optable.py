@@ -1,28 +1,29 @@
-"""What passes need to know of an op by its name alone: effects, arity, commutativity, the kind of a reducer."""
+"""What passes need to know of an op by its name alone: effects, arity, commutativity, kinds of reducers."""
 
 from __future__ import annotations
 
 from .graph import Block, Op
 from .types import TensorType
 
+
+def _names(text: str, arity: int) -> dict[str, int]:
+    return dict.fromkeys(text.split(), arity)
+
+
 # Elementwise ops and how many operands they take. `select` and `clamp` may have scalars beside full operands.
 ELEMENTWISE: dict[str, int] = {
-    **dict.fromkeys(
-        """abs bitcast_convert cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor
-        imag is_finite log log_plus_one logistic negate not popcnt real reduce_precision round_nearest_afz
-        round_nearest_even rsqrt sign sine sqrt tan tanh
-        chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh
-        chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf chlo.is_pos_inf chlo.lgamma
-        chlo.sinh chlo.square chlo.tan""".split(),
-        1,
+    **_names("abs bitcast_convert cbrt ceil convert cosine count_leading_zeros exponential", 1),
+    **_names(
+        "exponential_minus_one floor imag is_finite log log_plus_one logistic negate not popcnt real", 1
     ),
-    **dict.fromkeys(
-        """add and atan2 compare complex divide maximum minimum multiply or power remainder shift_left
-        shift_right_arithmetic shift_right_logical subtract xor chlo.next_after chlo.polygamma chlo.zeta""".split(),
-        2,
-    ),
-    "select": 3,
-    "clamp": 3,
+    **_names("reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh", 1),
+    **_names("chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj", 1),
+    **_names("chlo.cosh chlo.digamma chlo.erf chlo.erf_inv chlo.erfc chlo.is_inf chlo.is_neg_inf", 1),
+    **_names("chlo.is_pos_inf chlo.lgamma chlo.sinh chlo.square chlo.tan", 1),
+    **_names("add and atan2 compare complex divide maximum minimum multiply or power remainder", 2),
+    **_names("shift_left shift_right_arithmetic shift_right_logical subtract xor", 2),
+    **_names("chlo.next_after chlo.polygamma chlo.zeta", 2),
+    **_names("select clamp", 3),
 }
 
 COMMUTATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "xor"})
@@ -58,7 +59,7 @@ def terminator(op_name: str) -> str:
 
 
 def is_pure(op: Op) -> bool:
-    """True if the op may be removed when nothing uses its results. A call counts as impure: inline it first."""
+    """True if the op may be removed when nothing uses its results. A call counts as impure: inline it."""
     name = op.name
     if name in ELEMENTWISE:
         return True
@@ -74,13 +75,13 @@ def is_pure(op: Op) -> bool:
 
 
 def may_merge(op: Op) -> bool:
-    """True if two such ops with equal operands and attributes may become one. A barrier is kept apart, since it
-    exists to stop exactly that (rematerialisation)."""
+    """True if two such ops with equal operands and attributes may become one. A barrier is kept apart, since
+    it exists to stop exactly that (rematerialisation)."""
     return op.name != "optimization_barrier" and is_pure(op)
 
 
 def reducer_kind(block: Block) -> str | None:
-    """The partial kind ("sum", "max", ...) of a region that only combines its two arguments; None for any other."""
+    """The partial kind ("sum", "max", ...) of a region that only combines its two arguments, else None."""
     if len(block.args) != 2 or len(block.ops) != 1 or len(block.returns) != 1:
         return None
     op = block.ops[0]

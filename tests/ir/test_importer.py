@@ -1,4 +1,5 @@
 """What StableHLO looks like once it is imported."""
+# ruff: noqa: E501 (MLIR prints an op on one line)
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,9 @@ def test_names_types_and_structure():
 
 
 def test_dot_general():
-    op = only(lower(lambda x, y: jnp.einsum("bij,bkj->bik", x, y), ones(5, 2, 3), ones(5, 4, 3)), "dot_general")
+    op = only(
+        lower(lambda x, y: jnp.einsum("bij,bkj->bik", x, y), ones(5, 2, 3), ones(5, 4, 3)), "dot_general"
+    )
     assert op.attrs["contract"] == ((2,), (2,))
     assert op.attrs["batch"] == ((0,), (0,))
     assert op.attrs["precision_config"] == ("DEFAULT", "DEFAULT")
@@ -195,7 +198,9 @@ def test_splats_stay_small():
         %0 = stablehlo.constant dense<7.0> : tensor<1000x1000xf32>
         return %0 : tensor<1000x1000xf32>
       }"""
-    assert import_module(text, MESH).main.body.ops[0].attrs["value"] == Dense(np.float32(7.0) * np.ones(()).astype("f4"), True)
+    assert import_module(text, MESH).main.body.ops[0].attrs["value"] == Dense(
+        np.float32(7.0) * np.ones(()).astype("f4"), True
+    )
 
 
 def test_dense_resource():
