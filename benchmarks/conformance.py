@@ -87,7 +87,7 @@ def load_cases(limit: int | None = None, seed: int = 0, shard: tuple[int, int] =
 
 
 def sweep(cases: Iterable[Case], check: Callable[[Case], str]) -> Report:
-    """Checks every case. `check` returns a status; "different: …" and exceptions are failures, Skip is not."""
+    """Checks every case. `check` gives a status; "different: …" and exceptions are failures, Skip is not."""
     report = Report()
     for case in cases:
         try:

@@ -77,7 +77,10 @@ class _Importer:
             attrs["sdy.mesh"] = tuple(meshes)
         if mesh_data:
             attrs["stablehlo.mesh"] = tuple(mesh_data)
-        return Module(mesh, _with_main(functions), name, attrs)
+        entry = _entry(functions)
+        if f"func.{entry}" in attrs:
+            attrs["func.main"] = attrs.pop(f"func.{entry}")
+        return Module(mesh, _with_main(functions, entry), name, attrs)
 
     def _extra(self, op: ir.Operation) -> tuple[tuple[str, Any], ...]:
         keys = [k for k in op.attributes if k not in _FUNCTION_ATTRS]
@@ -227,17 +230,23 @@ class _Importer:
         return loc
 
 
-def _with_main(functions: dict[str, Function]) -> dict[str, Function]:
+def _entry(functions: dict[str, Function]) -> str:
     if "main" in functions:
-        return functions
-    public = [f for f in functions.values() if f.public]
+        return "main"
+    public = [f.name for f in functions.values() if f.public]
     if len(public) != 1:
-        names = ", ".join(f.name for f in public)
+        names = ", ".join(public)
         raise SpmdError(f"the module has no function @main, and {len(public)} public ones: {names}")
-    entry = public[0]
+    return public[0]
+
+
+def _with_main(functions: dict[str, Function], entry: str) -> dict[str, Function]:
+    """The functions, with `entry` renamed to main."""
+    if entry == "main":
+        return functions
     for function in functions.values():
         for op in function.body.walk():
-            if op.name == "call" and op.attrs["callee"] == entry.name:
+            if op.name == "call" and op.attrs["callee"] == entry:
                 op.attrs["callee"] = "main"
-    entry.name = "main"
+    functions[entry].name = "main"
     return {f.name: f for f in functions.values()}

@@ -297,6 +297,7 @@ def test_only_public_function_is_the_entry():
       func.func private @inner(%x: tensor<f32>) -> tensor<f32> { return %x : tensor<f32> }"""
     module = import_module(text, MESH)
     assert list(module.functions) == ["main", "inner"]
+    assert export_text(import_module(export_text(module), MESH)) == export_text(module)
     with pytest.raises(SpmdError, match="2 public ones: step, inner"):
         import_module(text.replace("private", "public"), MESH)
 
