@@ -1,0 +1,120 @@
+"""The state of layout assignment: what each value's layout is, what its users want, and what that costs."""
+
+from __future__ import annotations
+
+import itertools
+
+from ..ir.graph import Op, Value
+from ..ir.layout import Layout, block_size, local_type
+from ..ir.mesh import Mesh
+from ..ir.types import TensorType, Type
+from .cost import MESSAGE
+from .relayout import plan, relayout_cost
+from .rules.base import Choice
+
+
+class Costs:
+    """Costs of serving users from a layout, memoised for one mesh."""
+
+    message = MESSAGE
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+        self._serve: dict[tuple[Type, Layout, tuple[Layout, ...] | None], float] = {}
+
+    def relayout(self, type: Type, source: Layout, target: Layout) -> float:
+        if source is target or not isinstance(type, TensorType):
+            return 0.0
+        return relayout_cost(type, source, target, self.mesh)
+
+    def marginal(self, type: Type, layout: Layout, others: tuple[Layout, ...], demand: Layout) -> float:
+        """What `demand` costs on top of the `others` that exist anyway."""
+        if demand is layout or demand in others:
+            return 0.0
+        if not others:
+            return self.relayout(type, layout, demand)
+        return max(0.0, self.serve(type, layout, (*others, demand)) - self.serve(type, layout, others))
+
+    def serve(self, type: Type, layout: Layout, demands: tuple[Layout, ...] | None) -> float:
+        """The cheapest way to have a value in all of `demands`; while they are unknown, what a partial still owes."""
+        if demands is None:
+            return self.resolve(type, layout)[0] if layout.partial else 0.0
+        key = (type, layout, demands)
+        hit = self._serve.get(key)
+        if hit is None:
+            hit = self._serve[key] = self.distribute(type, layout, demands)[0]
+        return hit
+
+    def distribute(
+        self, type: Type, layout: Layout, demands: tuple[Layout, ...]
+    ) -> tuple[float, list[tuple[Layout, Layout]]]:
+        """(cost, [(source, demand)]) in the order to make them: a later one may start from an earlier one."""
+        todo = [d for d in dict.fromkeys(demands) if d is not layout]
+        best: tuple[float, list[tuple[Layout, Layout]]] | None = None
+        for order in itertools.permutations(todo) if len(todo) <= 3 else (tuple(todo),):
+            have = [layout]
+            total, how = 0.0, []
+            for demand in order:
+                costs = [self.relayout(type, source, demand) for source in have]
+                k = costs.index(min(costs))
+                total += costs[k]
+                how.append((have[k], demand))
+                have.append(demand)
+            if best is None or total < best[0] - 1e-9:
+                best = (total, how)
+        assert best is not None
+        return best
+
+    def resolve(self, type: Type, layout: Layout) -> tuple[float, Layout]:
+        """The cheapest layout without partials: scattered on a dim where one divides, else reduced everywhere."""
+        plain = layout.without_partial()
+        options = [plain]
+        axes = layout.partial_axes
+        for d in range(type.rank):
+            old = layout.dims[d]
+            n = self.mesh.axes_size(old + axes)
+            if type.shape[d] % n == 0 and (not layout.blocks or not layout.blocks[d]):
+                options.append(plain.with_dim(d, old + axes))
+        costs = [self.relayout(type, layout, o) for o in options]
+        k = costs.index(min(costs))
+        return costs[k], options[k]
+
+    def local_bytes(self, type: Type, layout: Layout) -> int:
+        return local_type(type, layout, self.mesh).nbytes
+
+    def even_on(self, type: Type, layout: Layout) -> bool:
+        return all(
+            not axes or type.shape[d] % self.mesh.axes_size(axes) == 0 for d, axes in enumerate(layout.dims)
+        ) and not any(
+            b and b != block_size(type.shape[d], self.mesh.axes_size(layout.dims[d]))
+            for d, b in enumerate(layout.blocks)
+        )
+
+
+class Assignment:
+    """Layouts of all values, the choice made for each op, and per value the layouts that its users want."""
+
+    def __init__(self, mesh: Mesh):
+        self.costs = Costs(mesh)
+        self.mesh = mesh
+        self.layouts: dict[Value, Layout] = {}
+        self.choices: dict[Op, Choice] = {}
+        self.demands: dict[Value, dict[Layout, int]] = {}
+
+    def want(self, value: Value, layout: Layout) -> None:
+        users = self.demands.get(value)
+        if users is None:
+            self.demands[value] = {layout: 1}
+        else:
+            users[layout] = users.get(layout, 0) + 1
+
+    def unwant(self, value: Value, layout: Layout) -> None:
+        users = self.demands[value]
+        if users[layout] == 1:
+            del users[layout]
+        else:
+            users[layout] -= 1
+
+    def wanted(self, value: Value) -> tuple[Layout, ...]:
+        users = self.demands.get(value)
+        return tuple(users) if users else ()

@@ -1,0 +1,59 @@
+"""What a program costs: bytes each device sends (ring model), messages, and local work.
+
+Ring model, group of n, bytes per device: all-reduce 2(n-1)/n·B, all-gather (n-1)/n·B_out, reduce-scatter (n-1)/n·B_in,
+all-to-all (n-1)/n·B, collective-permute B (Thakur, Rabenseifner, Gropp 2005). The assignment of layouts compares costs
+in bytes: a collective counts as `MESSAGE` more, local work as `WORK` per byte touched, so that bytes decide first, then
+the number of collectives, then work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ir.layout import local_type
+from ..ir.mesh import Mesh
+from ..ir.types import TensorType
+
+if TYPE_CHECKING:
+    from .relayout import Step
+
+MESSAGE = 64.0  # bytes that one more collective weighs: it settles ties between plans that send about as much
+WORK = 1e-6  # bytes that touching one byte of local memory weighs: far below anything sent
+FLOP = 1e-7  # bytes that one floating point operation weighs
+
+
+def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
+    """Bytes that a device sends for one collective; `operand_bytes` is the per-device operand."""
+    n = group
+    if n <= 1:
+        return 0.0
+    if kind == "all_reduce":
+        return 2 * (n - 1) / n * operand_bytes
+    if kind == "all_gather":
+        return (n - 1) * operand_bytes
+    if kind in ("reduce_scatter", "all_to_all"):
+        return (n - 1) / n * operand_bytes
+    if kind == "collective_permute":
+        return operand_bytes
+    raise ValueError(f"unknown collective {kind!r}")
+
+
+def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
+    """Cost of one step of a relayout plan, in bytes."""
+    local = local_type(type, step.source, mesh).nbytes
+    target = local_type(type, step.target, mesh).nbytes
+    touched = WORK * (local + target)
+    if step.kind in ("slice", "to_partial"):
+        return touched
+    if step.kind == "reblock":
+        return touched + MESSAGE + local  # two neighbours exchange at most a block
+    if step.kind == "collective_permute":
+        return touched + MESSAGE + local
+    if step.kind == "all_gather":
+        n = mesh.axes_size(step.axes)
+        return touched + MESSAGE + (n - 1) * local
+    if step.kind in ("reduce_scatter", "all_to_all"):
+        # the dim that is split may have to be padded to a multiple first
+        n = mesh.axes_size(step.axes)
+        return touched + MESSAGE + (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
+    return touched + MESSAGE + ring_bytes(step.kind, mesh.axes_size(step.axes), local)

@@ -1,0 +1,196 @@
+"""propagate: gives every value a layout, and makes every change of layout an explicit `relayout` op.
+
+1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
+   unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
+2. Improvement: sweeps, backward and forward, in which each op chooses again, now knowing what its users want. A choice
+   changes only if the total gets cheaper, so the result never costs more than plain propagation.
+3. Legalisation: where a user wants another layout than the value has, a `relayout` op stands between them; users that want
+   the same share one, and constants are made in each layout rather than relaid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..ir.graph import Block, Function, Module, Op, Value
+from ..ir.layout import Layout
+from .assignment import Assignment
+from .legalise import legalise
+from .loops import assign_branches, assign_loop, assign_manual, resweep_loop
+from .rules.base import Choice, In, Out
+from .rules.table import RuleBook
+
+
+@dataclass(frozen=True)
+class Propagate:
+    """`sweeps`: how many rounds of improvement follow the forward propagation; 0 is plain propagation."""
+
+    sweeps: int = 2
+    name: ClassVar[str] = "propagate"
+
+    def __call__(self, module: Module) -> Module:
+        main = module.main
+        engine = Engine(module)
+        wanted = [attrs.get("layout") for attrs in main.result_attrs]
+        for value in main.body.args:
+            engine.layouts[value] = value.layout or Layout.replicated(value.type.rank)
+        engine.forward(main.body)
+        engine.demand_returns(main.body, wanted)
+        engine.free_args = {v for v in main.body.args if v.layout is None}
+        for _ in range(self.sweeps):
+            before = engine.moves
+            engine.sweep(main.body, backward=True)
+            engine.sweep(main.body, backward=False)
+            if engine.moves == before:
+                break
+        engine.settle_args(main.body)
+        body = legalise(engine, main.body, wanted)
+        function = Function("main", body, True, main.arg_attrs, main.result_attrs)
+        attrs = {**module.attrs}
+        return Module(module.mesh, {"main": function}, module.name, attrs)
+
+
+class Engine(Assignment):
+    """Chooses layouts block by block. The tables of `Assignment` are keyed by the values and ops of the input module."""
+
+    def __init__(self, module: Module):
+        super().__init__(module.mesh)
+        self.book = RuleBook()
+        self.loops: dict[Op, list[Layout]] = {}  # carry layouts of each while
+        self.fallbacks: dict[Op, None] = {}
+        self.free_args: set[Value] = set()
+        self.moves = 0
+
+    # ------------------------------------------------------------------------------------------ forward
+    def forward(self, block: Block) -> None:
+        layouts = self.layouts
+        for op in block.ops:
+            name = op.name
+            if name == "constant" and op.results[0].type.rank == 0:
+                self.book.scalars[op.results[0]] = op.attrs["value"]
+            if name == "while":
+                assign_loop(self, op)
+                continue
+            if name in ("case", "if"):
+                assign_branches(self, op)
+                continue
+            if name == "manual_computation":
+                assign_manual(self, op)
+                continue
+            if name == "relayout":
+                self._fixed(op)
+                continue
+            rule = self.book.rule(op)
+            ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
+            choice = rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results]))
+            self.choices[op] = choice
+            for v, layout in zip(op.results, choice.results, strict=True):
+                layouts[v] = layout
+            for v, layout in zip(op.operands, choice.demands, strict=True):
+                self.want(v, layout)
+            if op.regions:
+                self._scalar_region(op)
+
+    def _others(self, value: Value) -> tuple[Layout, ...]:
+        users = self.demands.get(value)
+        if not users:
+            return ()
+        layout = self.layouts[value]
+        return tuple([x for x in users if x is not layout])
+
+    def _fixed(self, op: Op) -> None:
+        """A relayout that the user wrote: its layout is given."""
+        layout = op.results[0].layout
+        assert layout is not None
+        self.choices[op] = Choice((layout,), (layout,))
+        self.layouts[op.results[0]] = layout
+        self.want(op.operands[0], layout)
+
+    def _scalar_region(self, op: Op) -> None:
+        """Reducers and comparators: scalars, the same on every device."""
+        for region in op.regions:
+            for value in region.args:
+                self.layouts[value] = Layout.replicated(value.type.rank)
+            for inner in region.walk():
+                for value in inner.results:
+                    self.layouts[value] = Layout.replicated(value.type.rank)
+
+    def demand_returns(self, block: Block, wanted: list[Any]) -> None:
+        for value, layout in zip(block.returns, wanted, strict=True):
+            if layout is not None:
+                self.want(value, layout)
+            else:
+                self.want(value, self.free_result(value))
+
+    def free_result(self, value: Value) -> Layout:
+        """The layout in which a result leaves that the user left to us: as it is, if an array can be stored so."""
+        layout = self.layouts[value]
+        if layout.partial:
+            _, layout = self.costs.resolve(value.type, layout)
+        if not self.costs.even_on(value.type, layout):
+            dims = tuple(
+                axes if value.type.shape[d] % self.mesh.axes_size(axes) == 0 else ()
+                for d, axes in enumerate(layout.dims)
+            )
+            layout = Layout(dims)
+        return layout
+
+    # ------------------------------------------------------------------------------------------ improvement
+    def sweep(self, block: Block, backward: bool) -> None:
+        for op in reversed(block.ops) if backward else block.ops:
+            if op.name == "while":
+                resweep_loop(self, op, backward)
+            elif op.name in ("case", "if"):
+                for region in op.regions:
+                    self.sweep(region, backward)
+            elif op.name in ("manual_computation", "relayout"):
+                continue
+            else:
+                self._rechoose(op)
+
+    def _rechoose(self, op: Op) -> None:
+        layouts, demands = self.layouts, self.demands
+        old = self.choices[op]
+        if all(d.is_replicated for d in old.demands) and not any(demands.get(v) for v in op.results):
+            return
+        for v, layout in zip(op.operands, old.demands, strict=True):
+            self.unwant(v, layout)
+        ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
+        outs = tuple([Out(v.type, self.wanted(v)) for v in op.results])
+        rule = self.book.rule(op)
+        new = rule.choose(self.costs, ins, outs)
+        if new.demands != old.demands or new.results != old.results:
+            if new.cost < self._price(rule.work, old, ins, outs) - 1e-9:
+                self.moves += 1
+                self.choices[op] = new
+                for v, layout in zip(op.results, new.results, strict=True):
+                    layouts[v] = layout
+            else:
+                new = old
+        for v, layout in zip(op.operands, new.demands, strict=True):
+            self.want(v, layout)
+
+    def _price(self, work: float, choice: Choice, ins: tuple[In, ...], outs: tuple[Out, ...]) -> float:
+        """What the present choice costs, in the same terms as a new one."""
+        shards = 1
+        for layout in choice.results or choice.demands:
+            shards = max(shards, self.mesh.axes_size([a for axes in layout.dims for a in axes]))
+        for layout in choice.demands:
+            shards = max(shards, self.mesh.axes_size([a for axes in layout.dims for a in axes]))
+        cost = work / shards
+        for x, layout in zip(ins, choice.demands, strict=True):
+            cost += self.costs.marginal(x.type, x.layout, x.others, layout)
+        for o, layout in zip(outs, choice.results, strict=True):
+            cost += self.costs.serve(o.type, layout, o.demands)
+        return cost
+
+    def settle_args(self, block: Block) -> None:
+        """Arguments whose layout the compiler may choose get the one that most of their users want."""
+        for value in self.free_args:
+            wanted = [x for x in self.wanted(value) if not x.partial and self.costs.even_on(value.type, x)]
+            if wanted:
+                costs = [self.costs.serve(value.type, x, self.wanted(value)) for x in wanted]
+                best = wanted[costs.index(min(costs))]
+                if min(costs) < self.costs.serve(value.type, self.layouts[value], self.wanted(value)):
+                    self.layouts[value] = best

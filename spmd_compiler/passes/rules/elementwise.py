@@ -1,0 +1,156 @@
+"""Elementwise ops: every dim is a factor. Partials pass where the op is linear in the operand that has them."""
+
+from __future__ import annotations
+
+from ...ir.graph import Op, Value
+from ...ir.layout import PARTIAL_KINDS
+from ...ir.types import TensorType, is_complex, is_float, is_integer
+from ..builder import Builder
+from ..cost import WORK
+from .base import Rule, factored, numbered, shape_of
+
+UNARY = """abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log
+log_plus_one logistic negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt
+tan tanh bitcast_convert chlo.erf chlo.erfc chlo.erf_inv chlo.lgamma chlo.digamma chlo.acos chlo.acosh chlo.asin
+chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh chlo.sinh chlo.tan chlo.square
+chlo.is_inf chlo.is_pos_inf chlo.is_neg_inf chlo._asin_acos_kernel""".split()
+BINARY = """add and atan2 compare complex divide maximum minimum multiply or power remainder shift_left
+shift_right_arithmetic shift_right_logical subtract xor chlo.next_after chlo.polygamma chlo.zeta""".split()
+
+# op -> groups of operands that may be partial together, each with the kinds of partial that pass
+_ADDITIVE = ("sum",)
+
+
+def _linear(op: Op) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+    dtype = op.results[0].type.dtype
+    source = op.operands[0].type.dtype
+    numeric = dtype != "i1" and source != "i1"
+    if op.name in ("add", "subtract", "complex") and numeric:
+        return [((0, 1), _ADDITIVE)]
+    if op.name in ("negate", "real", "imag", "chlo.conj") and numeric:
+        return [((0,), _ADDITIVE)]
+    if op.name == "multiply" and numeric:
+        return [((0,), _ADDITIVE), ((1,), _ADDITIVE), ((0, 1), ("mul",))]
+    if op.name == "divide" and (is_float(dtype) or is_complex(dtype)):
+        return [((0,), _ADDITIVE)]
+    if op.name == "maximum":
+        return [((0, 1), ("max",))]
+    if op.name == "minimum":
+        return [((0, 1), ("min",))]
+    if op.name in ("and", "or", "xor"):
+        return [((0, 1), (op.name,))]
+    if op.name == "convert" and _widens(source, dtype):
+        return [((0,), _ADDITIVE)]
+    return []
+
+
+def _widens(source: str, target: str) -> bool:
+    """Every sum in `source` can be taken in `target` instead, with no less precision."""
+    if is_float(source) and is_float(target):
+        wide = ("bf16", "f16", "f32", "f64")
+        return target in wide and (
+            source not in wide or (source != target and wide.index(target) > 1 and source != "f64" and target != "f16")
+        )
+    return is_integer(source) and source == target
+
+
+def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    return b.local(op, args)
+
+
+def elementwise(op: Op) -> Rule:
+    shape = shape_of(op.results[0])
+    dims = numbered(shape)
+    operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
+    work = WORK * (op.results[0].type.nbytes + sum(v.type.nbytes for v in op.operands))
+    return factored(operands, [dims] * len(op.results), shape, _expand, linear=_linear(op), work=work)
+
+
+def bitcast_convert(op: Op) -> Rule:
+    """Between types of one size it is elementwise; else the last dim of the wider shape holds the parts."""
+    source, target = shape_of(op.operands[0]), shape_of(op.results[0])
+    common = min(len(source), len(target))
+    dims = numbered(target[:common])
+    return factored(
+        [dims + (None,) * (len(source) - common)],
+        [dims + (None,) * (len(target) - common)],
+        target[:common],
+        _expand,
+        work=WORK * 2 * op.results[0].type.nbytes,
+    )
+
+
+def select(op: Op) -> Rule:
+    shape = shape_of(op.results[0])
+    dims = numbered(shape)
+    pred = dims if op.operands[0].type.rank else ()
+    return factored(
+        [pred, dims, dims],
+        [dims],
+        shape,
+        _expand,
+        linear=[((1, 2), PARTIAL_KINDS)],
+        work=WORK * 4 * op.results[0].type.nbytes,
+    )
+
+
+def clamp(op: Op) -> Rule:
+    """clamp(min, x, max); the bounds may be scalars."""
+    shape = shape_of(op.results[0])
+    dims = numbered(shape)
+    operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
+    return factored(operands, [dims], shape, _expand, work=WORK * 4 * op.results[0].type.nbytes)
+
+
+def constant(op: Op) -> Rule:
+    """Any sharding: a splat is made in its local shape, other data is sliced."""
+    shape = shape_of(op.results[0])
+    dims = numbered(shape)
+    splat = op.attrs["value"].splat
+    return factored([], [dims], shape, _expand_constant, work=0.0 if splat else WORK * op.results[0].type.nbytes)
+
+
+def _expand_constant(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    value = op.results[0]
+    layout = value.layout
+    assert layout is not None and isinstance(value.type, TensorType)
+    if layout.is_replicated or op.attrs["value"].splat:
+        return b.local(op, args)
+    from ..expand_relayout import take_block  # the same slicing that a relayout does
+
+    whole = b.op("constant", [], value.type, op.attrs)
+    for d, axes in enumerate(layout.dims):
+        if axes:
+            whole = take_block(b, whole, layout, value.type, d)
+    return [whole]
+
+
+def iota(op: Op) -> Rule:
+    shape = shape_of(op.results[0])
+    return factored([], [numbered(shape)], shape, _expand_iota, work=WORK * op.results[0].type.nbytes)
+
+
+def _expand_iota(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    value = op.results[0]
+    layout = value.layout
+    assert layout is not None
+    (local,) = b.local(op, args)
+    dim = op.attrs["iota_dimension"]
+    axes = layout.dims[dim]
+    if not axes:
+        return [local]
+    start = b.offset(axes, local.type.shape[dim])
+    if local.type.dtype != "i32":
+        start = b.op("convert", [start], TensorType((), local.type.dtype))
+    return [b.binary("add", local, b.broadcast(start, local.type.shape))]
+
+
+RULES = {name: elementwise for name in UNARY + BINARY}
+RULES |= {
+    "bitcast_convert": bitcast_convert,
+    "select": select,
+    "clamp": clamp,
+    "constant": constant,
+    "iota": iota,
+    "map": elementwise,
+}

@@ -1,0 +1,73 @@
+"""reduce over sharded dims: a plain reducer leaves a partial; any other one whose init is neutral reduces locally, gathers
+the n results and reduces once more."""
+
+from __future__ import annotations
+
+
+from ...ir.graph import Op, Value
+from ...ir.types import TensorType
+from ..builder import Builder, identity_value
+from ..cost import WORK
+from .base import Rule, factored, numbered, shape_of
+from .regions import Scalars, is_identity, neutral_init, reducer_kind
+
+_IDEMPOTENT = ("max", "min", "and", "or")
+
+
+def reduce(op: Op, scalars: Scalars) -> Rule:
+    n = len(op.operands) // 2
+    shape = shape_of(op.operands[0])
+    dims = numbered(shape)
+    gone = set(op.attrs["dimensions"])
+    kept = tuple(d for d in dims if d not in gone)
+    operands = [dims] * n + [()] * n
+    work = WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    kind = reducer_kind(op.regions[0]) if n == 1 else None
+    if kind is not None:
+        plain_init = is_identity(kind, op.operands[1], scalars)
+
+        def expand_plain(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+            return _expand_plain(b, op, args, kind, plain_init)
+
+        linear = [((0,), (kind,))]
+        return factored(
+            operands, [kept], shape, expand_plain, reduced=dict.fromkeys(gone, kind), linear=linear, work=work
+        )
+    if neutral_init(op.regions[0], op.operands[n:], scalars):
+        return factored(operands, [kept] * n, shape, _expand_gathered, exchange=dict.fromkeys(gone, 1.0), work=work)
+    return factored(operands, [kept] * n, shape, _expand_gathered, whole=gone, work=work)
+
+
+def _expand_plain(b: Builder, op: Op, args: list[Value], kind: str, plain_init: bool) -> list[Value]:
+    source, result = op.operands[0], op.results[0]
+    assert source.layout is not None and result.layout is not None
+    neutral = identity_value(kind, source.type.dtype)
+    value = b.masked(args[0], source.layout, source.type, op.attrs["dimensions"], neutral)
+    init = args[1]
+    axes = result.layout.partial_axes
+    if axes and not plain_init and kind not in _IDEMPOTENT:
+        # the init counts once: only the first device of those that share the partial starts from it
+        first = b.compare("EQ", b.axis_index(axes), b.index(0))
+        init = b.select(first, init, b.constant(neutral, TensorType((), init.type.dtype)))
+    return b.local(op, [value, init])
+
+
+def _expand_gathered(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    n = len(op.operands) // 2
+    layout = op.operands[0].layout
+    assert layout is not None
+    gone = op.attrs["dimensions"]
+    values = [
+        b.masked(arg, layout, v.type, gone, init)
+        for arg, v, init in zip(args[:n], op.operands[:n], args[n:], strict=True)
+    ]
+    results = b.local(op, [*values, *args[n:]])
+    axes = tuple(a for d in gone for a in layout.dims[d])
+    if not axes:
+        return results
+    gathered = [b.all_gather(b.reshape(r, (1, *r.type.shape)), axes, 0) for r in results]
+    attrs = {**op.attrs, "dimensions": (0,)}
+    return b.multi("reduce", [*gathered, *args[n:]], [r.type for r in results], attrs, op.regions)
+
+
+RULES = {"reduce": reduce}

@@ -1,0 +1,85 @@
+"""The table of rules: op name -> how to make the rule of an instance. What is not in it runs replicated.
+
+Rules are made once per signature (name, attributes, types, reducer) and shared by all ops that have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...ir.graph import Op, Value
+from ..builder import Builder
+from . import batched, convolution, dot, elementwise, gather, identity, reduce, reshape, shape, slicing, window
+from .base import Rule, factored
+from .regions import Scalars, is_identity, neutral_init, reducer_kind
+
+TABLE: dict[str, Callable[..., Rule]] = {
+    **elementwise.RULES,
+    **dot.RULES,
+    **shape.RULES,
+    **reshape.RULES,
+    **slicing.RULES,
+    **gather.RULES,
+    **reduce.RULES,
+    **window.RULES,
+    **convolution.RULES,
+    **batched.RULES,
+    **identity.RULES,
+}
+NEEDS_SCALARS = {"reduce", "reduce_window"}  # their rules depend on whether the init is neutral
+
+# ops that propagation and expansion treat themselves, because they hold other ops
+CONTROL = {"while", "case", "if", "manual_computation"}
+
+
+def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    return b.multi(op.name, args, [v.type for v in op.results], op.attrs, op.regions)
+
+
+def replicated(op: Op) -> Rule:
+    """The fallback: whole operands, whole results, on every device."""
+    dims = [(None,) * v.type.rank for v in op.operands]
+    rule = factored(dims, [(None,) * v.type.rank for v in op.results], (), _expand)
+    rule.fallback = True
+    return rule
+
+
+def _make(op: Op, scalars: Scalars) -> Rule:
+    if op.name == "custom_call" and batched.is_batched_call(op):
+        return batched.batched_call(op)
+    make = TABLE.get(op.name)
+    if make is None:
+        return replicated(op)
+    return make(op, scalars) if op.name in NEEDS_SCALARS else make(op)
+
+
+class RuleBook:
+    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[Value, Any] = {}
+        self._rules: dict[Any, Rule] = {}
+
+    def rule(self, op: Op) -> Rule:
+        key: Any = (
+            op.name,
+            tuple(op.attrs.items()),
+            tuple([v.type for v in op.operands]),
+            tuple([v.type for v in op.results]),
+        )
+        if op.regions:
+            key = (*key, self._region_key(op))
+        rule = self._rules.get(key)
+        if rule is None:
+            rule = self._rules[key] = _make(op, self.scalars)
+        return rule
+
+    def _region_key(self, op: Op) -> Any:
+        kind = reducer_kind(op.regions[0])
+        inits = op.operands[len(op.operands) // 2 :]
+        if op.name in NEEDS_SCALARS:
+            if kind is not None:
+                return kind, is_identity(kind, inits[0], self.scalars)
+            return neutral_init(op.regions[0], inits, self.scalars)
+        return kind
