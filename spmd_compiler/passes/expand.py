@@ -1,0 +1,99 @@
+"""expand: from one global program to the program that each device runs: local shapes, explicit collectives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..ir.graph import Block, Function, Module, Op, Value
+from ..ir.layout import local_type
+from ..ir.mesh import Mesh
+from .builder import Builder
+from .expand_relayout import emit_relayout
+from .rules.table import RuleBook
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Every op becomes what its rule expands it to; a `relayout` becomes the collectives of its plan."""
+
+    name: ClassVar[str] = "expand"
+
+    def __call__(self, module: Module) -> Module:
+        main = module.main
+        body = _Expander(module.mesh).block(main.body, {}, keep_layouts=True)
+        function = Function("main", body, True, main.arg_attrs, main.result_attrs)
+        return Module(module.mesh, {"main": function}, module.name, module.attrs)
+
+
+class _Expander:
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+        self.book = RuleBook()
+
+    def block(self, block: Block, outer: dict[Value, Value], keep_layouts: bool = False) -> Block:
+        env = dict(outer)
+        out = Block([], [], [])
+        b = Builder(self.mesh, out)
+        for value in block.args:
+            assert value.layout is not None
+            layout = value.layout if keep_layouts else None
+            new = Value(local_type(value.type, value.layout, self.mesh), layout, value.name)
+            env[value] = new
+            out.args.append(new)
+        for op in block.ops:
+            b.loc = op.loc
+            args = [env[v] for v in op.operands]
+            for value, new in zip(op.results, self.op(op, args, b, env), strict=True):
+                new.name = new.name or value.name
+                env[value] = new
+        out.returns = [env[v] for v in block.returns]
+        if keep_layouts:
+            # one value may leave in two layouts' names: an alias keeps each result's own
+            for value, new in zip(block.returns, out.returns, strict=True):
+                new.layout = value.layout
+        return out
+
+    def op(self, op: Op, args: list[Value], b: Builder, env: dict[Value, Value]) -> list[Value]:
+        if op.name == "constant" and not op.results[0].type.rank:
+            self.book.scalars[op.results[0]] = op.attrs["value"]
+        if op.name == "relayout":
+            (x,), (y,) = op.operands, op.results
+            assert x.layout is not None and y.layout is not None
+            b.cause = f"{op.attrs.get('cause', '')}: {x.layout} -> {y.layout}"
+            return [emit_relayout(b, args[0], x.type, x.layout, y.layout)]
+        if op.name in ("while", "case", "if"):
+            regions = tuple(self.block(region, env) for region in op.regions)
+            types = [local_type(v.type, v.layout, self.mesh) for v in op.results if v.layout is not None]
+            return b.multi(op.name, args, types, op.attrs, regions)
+        if op.name == "manual_computation":
+            return self.inline(op.regions[0], args, b, env)
+        b.cause = f"part of {op.name}"
+        return self.book.rule(op).expand(b, op, args)
+
+    def inline(self, block: Block, args: list[Value], b: Builder, env: dict[Value, Value]) -> list[Value]:
+        """A manual region is per device already: it runs as written."""
+        env.update(zip(block.args, args, strict=True))
+        for op in block.ops:
+            results = [Value(v.type, None, v.name) for v in op.results]
+            env.update(zip(op.results, results, strict=True))
+            operands = [env[v] for v in op.operands]
+            b.block.ops.append(Op(op.name, operands, results, op.attrs, _substitute(op.regions, env), op.loc))
+        return [env[v] for v in block.returns]
+
+
+def _substitute(regions: tuple[Block, ...], env: dict[Value, Value]) -> tuple[Block, ...]:
+    """Copies regions, with values of the enclosing blocks replaced."""
+    out: list[Block] = []
+    for region in regions:
+        inner = dict(env)
+        args = [Value(v.type, None, v.name) for v in region.args]
+        inner.update(zip(region.args, args, strict=True))
+        ops: list[Op] = []
+        for op in region.ops:
+            results = [Value(v.type, None, v.name) for v in op.results]
+            operands = [inner.get(v, v) for v in op.operands]
+            ops.append(Op(op.name, operands, results, op.attrs, _substitute(op.regions, inner), op.loc))
+            inner.update(zip(op.results, results, strict=True))
+        out.append(Block(args, ops, [inner.get(v, v) for v in region.returns]))
+    return tuple(out)

@@ -1,0 +1,95 @@
+"""simplify: inlines calls, merges equal pure ops, drops unused ones. The values computed stay the same, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..ir.graph import Block, Function, Module, Op, Value
+from ..ir.optable import is_pure, may_merge, reducer_kind
+
+_CALLS = {"call": "callee", "composite": "decomposition"}
+
+
+@dataclass(frozen=True)
+class Simplify:
+    """Leaves only `main`. Running it twice changes nothing more."""
+
+    name: ClassVar[str] = "simplify"
+
+    def __call__(self, module: Module) -> Module:
+        main = module.main
+        body = _Copier(module).function(main.body)
+        drop_unused(body)
+        function = Function("main", body, True, main.arg_attrs, main.result_attrs)
+        return Module(module.mesh, {"main": function}, module.name, module.attrs)
+
+
+class _Copier:
+    """Copies ops into new blocks; a call's callee is copied in its place, and an op that is already there is shared."""
+
+    def __init__(self, module: Module):
+        self.module = module
+        self.env: dict[Value, Value] = {}
+
+    def function(self, body: Block) -> Block:
+        return self.block(body, {}, keep_layouts=True)
+
+    def block(self, block: Block, known: dict[Any, list[Value]], keep_layouts: bool = False) -> Block:
+        env = self.env
+        args = [Value(v.type, v.layout if keep_layouts else None, v.name) for v in block.args]
+        env.update(zip(block.args, args, strict=True))
+        ops: list[Op] = []
+        known = dict(known)
+        self.copy(block.ops, ops, known)
+        return Block(args, ops, [env.get(v, v) for v in block.returns])
+
+    def copy(self, source: list[Op], ops: list[Op], known: dict[Any, list[Value]]) -> None:
+        env = self.env
+        for op in source:
+            operands = [env.get(v, v) for v in op.operands]
+            callee = _CALLS.get(op.name)
+            if callee is not None:
+                body = self.module.functions[op.attrs[callee]].body
+                env.update(zip(body.args, operands, strict=True))
+                self.copy(body.ops, ops, known)
+                env.update(zip(op.results, [env.get(v, v) for v in body.returns], strict=True))
+                continue
+            key = self.key(op, operands)
+            hit = known.get(key) if key is not None else None
+            if hit is not None:
+                env.update(zip(op.results, hit, strict=True))
+                continue
+            results = [Value(v.type, v.layout, v.name) for v in op.results]
+            regions = tuple(self.block(r, known) for r in op.regions)
+            env.update(zip(op.results, results, strict=True))
+            ops.append(Op(op.name, operands, results, op.attrs, regions, op.loc))
+            if key is not None:
+                known[key] = results
+
+    def key(self, op: Op, operands: list[Value]) -> Any:
+        """Equal keys, equal values; None for ops that must stay apart."""
+        if not op.results or not may_merge(op):
+            return None
+        layout = op.results[0].layout
+        if op.regions:
+            kind = reducer_kind(op.regions[0])
+            if kind is None or len(op.regions) > 1:
+                return None
+            return (op.name, tuple(operands), tuple(op.attrs.items()), op.results[0].type, kind)
+        return (op.name, tuple(operands), tuple(op.attrs.items()), op.results[0].type, layout)
+
+
+def drop_unused(block: Block, live: set[Value] | None = None) -> None:
+    """Removes pure ops that nothing uses, in a block that no one else holds; `live`: what enclosing blocks keep."""
+    live = live if live is not None else set()
+    live.update(block.returns)
+    kept: list[Op] = []
+    for op in reversed(block.ops):
+        if not any(v in live for v in op.results) and is_pure(op):
+            continue
+        live.update(op.operands)
+        for region in op.regions:
+            drop_unused(region, live)
+        kept.append(op)
+    block.ops[:] = reversed(kept)
