@@ -1,0 +1,31 @@
+"""spmd_compiler: a global-view JAX program plus a few layouts, compiled into one SPMD program per device."""
+
+from .cpus import configure_virtual_cpus
+from .errors import ArgumentError, LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
+from .jit import spmd_jit
+from .layout import UNSHARDED, Layout
+from .lowered import Compiled, Lowered
+from .mesh import Mesh, create_mesh, default_mesh, get_default_mesh
+from .passes.pipeline import Options
+from .passes.report import Collective
+
+__all__ = [
+    "UNSHARDED",
+    "ArgumentError",
+    "Collective",
+    "Compiled",
+    "Layout",
+    "LayoutError",
+    "Lowered",
+    "Mesh",
+    "MeshError",
+    "Options",
+    "ParseError",
+    "SpmdError",
+    "UnsupportedError",
+    "configure_virtual_cpus",
+    "create_mesh",
+    "default_mesh",
+    "get_default_mesh",
+    "spmd_jit",
+]

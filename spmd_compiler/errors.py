@@ -14,3 +14,19 @@ class ParseError(SpmdError, ValueError):
         super().__init__(message)
         self.line = line
         self.column = column
+
+
+class LayoutError(SpmdError, ValueError):
+    """A layout that does not fit its mesh, its value, or its argument."""
+
+
+class MeshError(SpmdError, ValueError):
+    """A mesh that can't be made, or two meshes where one is needed."""
+
+
+class ArgumentError(SpmdError, TypeError):
+    """An argument of the wrong kind or structure."""
+
+
+class UnsupportedError(SpmdError, NotImplementedError):
+    """A program that can't be partitioned, such as one that calls back to the host."""

@@ -1,0 +1,63 @@
+"""What a per-device program sends, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ..ir.graph import Block, Module, Op
+from ..ir.optable import COLLECTIVES
+from ..ir.trips import trip_count
+from .cost import ring_bytes
+from .rules.table import CONTROL, RuleBook
+
+
+@dataclass(frozen=True)
+class Collective:
+    """kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "collective_permute"; axes: the mesh axes it
+    runs over; bytes_per_device: bytes sent once (ring model); trips: how often it runs; source: `file:line`."""
+
+    kind: str
+    axes: tuple[str, ...]
+    group_size: int
+    bytes_per_device: float
+    trips: int
+    source: str
+    cause: str
+
+
+def collectives(module: Module) -> list[Collective]:
+    """Those that the compiler inserted, in program order."""
+    out: list[Collective] = []
+    for op, trips in _walk(module.main.body, 1):
+        if op.name not in COLLECTIVES or "axes" not in op.attrs:
+            continue
+        axes = op.attrs["axes"]
+        n = module.mesh.axes_size(axes)
+        sent = ring_bytes(op.name, n, sum(v.type.nbytes for v in op.operands))
+        source = f"{op.loc.file}:{op.loc.line}" if op.loc.file else ""
+        out.append(Collective(op.name, tuple(axes), n, sent, trips, source, op.attrs.get("cause", "")))
+    return out
+
+
+def _walk(block: Block, trips: int) -> Iterator[tuple[Op, int]]:
+    for op in block.ops:
+        yield op, trips
+        inner = trips * (trip_count(op) or 1) if op.name == "while" else trips
+        for region in op.regions:
+            yield from _walk(region, inner)
+
+
+def explain(stages: dict[str, Module]) -> str:
+    """One line per collective, then one per op that runs replicated because it has no sharded rule."""
+    lines = [
+        f"{c.kind} over {'.'.join(c.axes)}: {c.bytes_per_device:,.0f} bytes x {c.trips}  {c.source}  {c.cause}"
+        for c in collectives(stages["optimize"])
+    ]
+    book = RuleBook()
+    for op in stages["propagate"].walk():
+        if op.name in CONTROL or op.name in ("relayout", "return") or not any(v.layout for v in op.results):
+            continue
+        if book.rule(op).fallback and any(v.type.size > 1 for v in op.operands):
+            lines.append(f"fallback: {op.name} runs replicated, it has no sharded rule  {op.loc}")
+    return "\n".join(lines) or "no collectives, no fallbacks"
