@@ -1,0 +1,39 @@
+# Everything runs in $(VENV), made on first use from pyproject.toml with $(PYTHON) (3.11 or newer).
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+export PYTHONPATH := $(CURDIR)
+
+.PHONY: help install demo test lint conformance zoo bench
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e '.[examples,test]'
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(BIN)/pip install -q -e '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed  ## install into $(VENV)
+
+demo: $(VENV)/.installed  ## train the example on 8 virtual CPU devices under three schemes
+	$(BIN)/python examples/train_mlp.py
+
+test: $(VENV)/.installed  ## the tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev  ## ruff and pyright
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
+
+conformance: $(VENV)/.installed  ## JAX's own 5,594 test harnesses
+	$(BIN)/python benchmarks/conformance.py spmd
+
+zoo: $(VENV)/.installed  ## bytes sent on real-shaped programs, beside Shardy and GSPMD
+	$(BIN)/python benchmarks/run_zoo.py
+
+bench: $(VENV)/.installed  ## speed of the passes and of dispatch
+	$(BIN)/python benchmarks/passes.py && $(BIN)/python benchmarks/dispatch.py
