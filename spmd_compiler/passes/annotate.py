@@ -1,54 +1,291 @@
-"""annotate: turns the layout constraints that a frontend wrote into the IR's own `relayout` ops."""
+"""annotate: the sharding annotations of an imported program become layouts.
+
+Arguments and results of `main` get their layouts, constraints become `relayout` ops, and manual computations get
+layouts at their borders. Afterwards no op carries an annotation of Shardy or XLA. It completes what the importer
+made, in place; all passes behind it build new modules.
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from ..errors import LayoutError
-from ..ir.graph import Block, Function, Module, Op, Raw
+from ..ir.annotations import MeshText, ShardyText, parse_manual_axes, parse_mesh, parse_shardings
+from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.layout import Layout, check_layout
+from ..ir.mesh import Mesh
+from ..ir.resolve import Resolved, ShardingResolver, find_mesh
+from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
 
-_DIM = re.compile(r"\{([^{}]*)\}")
-_AXIS = re.compile(r'"([^"]+)"(:\(\d+\)\d+)?')
+_CONSTRAINTS = {
+    "sharding_constraint": "sharding",
+    "sdy.reshard": "sharding",
+    **dict.fromkeys(
+        (
+            "sdy.all_gather",
+            "sdy.all_reduce",
+            "sdy.all_slice",
+            "sdy.all_to_all",
+            "sdy.collective_permute",
+            "sdy.reduce_scatter",
+            "sdy.replicated_to_unreduced",
+            "sdy.sharded_to_unreduced",
+        ),
+        "out_sharding",
+    ),
+}
+_IDENTITIES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
+_SHARDING, _RELAYOUT = "Sharding", "spmd.relayout"
+_TARGETS = frozenset({_SHARDING, _RELAYOUT, ENTER, LEAVE})
+_OPEN_DIMS = re.compile(r"unspecified_dims=\[([\d,\s]*)\]")
+_CALLS = {"call": "callee", "composite": "decomposition"}
 
 
-def parse_sdy(text: str, rank: int) -> tuple[Layout, tuple[int, ...]]:
-    """(layout, open dims) of `#sdy.sharding<@mesh, [{"a", "b"}, {?}]>`."""
-    body = text[text.index("[") + 1 :] if "[" in text else ""
-    depth = body.find("]")
-    dims_text = _DIM.findall(body[:depth]) if rank else []
-    dims = tuple(tuple(n + s for n, s in _AXIS.findall(d)) for d in dims_text)
-    opened = tuple(i for i, d in enumerate(dims_text) if "?" in d)
-    return Layout(dims or ((),) * rank), opened
+@dataclass(frozen=True)
+class Annotate:
+    """`mesh`: the mesh to use; without one, the program's own. Raises LayoutError, MeshError, or ParseError for
+    a malformed annotation. What can't be honoured is listed in the module attribute "notes"."""
+
+    mesh: Mesh | None = None
+    name: ClassVar[str] = "annotate"
+
+    def __call__(self, module: Module) -> Module:
+        meshes = {name: parse_mesh(raw.text) for name, raw in module.attrs.get("sdy.mesh", ())}
+        mesh = self.mesh
+        if mesh is None:
+            inline = [m for m in _inline_meshes(module) if m not in meshes.values()]
+            devices = int(module.attrs.get("mhlo.num_partitions", 1))
+            mesh = find_mesh([*meshes.values(), *inline], _hlo_texts(module), devices)
+        work = _Annotator(module, ShardingResolver(mesh, meshes))
+        work.run()
+        attrs = dict(module.attrs)
+        if work.resolver.notes:
+            attrs["notes"] = tuple(work.resolver.notes)
+        return Module(mesh, module.functions, module.name, attrs)
 
 
-def annotate(module: Module) -> Module:
-    """A module whose `sharding_constraint` ops are `relayout` ops with the layout on their result."""
-    functions = {
-        name: Function(name, _block(f.body, module), f.public, f.arg_attrs, f.result_attrs)
-        for name, f in module.functions.items()
-    }
-    return Module(module.mesh, functions, module.name, module.attrs)
+def annotate(module: Module, mesh: Mesh | None = None) -> Module:
+    """`Annotate` as a function: an imported module with its program's annotations as layouts on `mesh`."""
+    return Annotate(mesh)(module)
 
 
-def _block(block: Block, module: Module) -> Block:
-    return Block(block.args, [_op(op, module) for op in block.ops], block.returns)
+class _Annotator:
+    def __init__(self, module: Module, resolver: ShardingResolver):
+        self.module = module
+        self.resolver = resolver
+        self._manual_copies: dict[str, str] = {}
+        self._alias: dict[Value, Value] = {}
 
+    def run(self) -> None:
+        main = self.module.main
+        for i, value in enumerate(main.body.args):
+            where = f"argument {i}" + (f" ({value.name})" if value.name else "")
+            resolved = self._read(main.arg_attrs[i], [value], where)[0]
+            if not resolved.fully_open and resolved.layout is not None:
+                value.layout = resolved.layout
+                self._check_even(value, resolved.layout, where)
+        for i, value in enumerate(main.body.returns):
+            attrs = main.result_attrs[i]
+            resolved = self._read(attrs, [value], f"result {i}")[0]
+            if not resolved.fully_open and resolved.layout is not None:
+                self._check_even(value, resolved.layout, f"result {i}")
+                attrs["layout"] = resolved.layout
+        for function in list(self.module.functions.values()):
+            if function is not main:
+                _drop_annotations(function)
+            self._block(function.body, manual=False)
 
-def _op(op: Op, module: Module) -> Op:
-    regions = tuple(_block(r, module) for r in op.regions)
-    sharding = op.attrs.get("sharding")
-    if op.name == "sharding_constraint" and isinstance(sharding, Raw):
-        value = op.results[0]
-        layout, opened = parse_sdy(sharding.text, value.type.rank)
-        if len(opened) == value.type.rank and layout.is_replicated and opened:
-            return Op("optimization_barrier", op.operands, op.results, {}, (), op.loc)
+    def _check_even(self, value: Value, layout: Layout, where: str) -> None:
+        mesh = self.resolver.mesh
         try:
-            check_layout(layout, value.type, module.mesh)
+            check_layout(layout, value.type, mesh)
         except ValueError as error:
-            raise LayoutError(f"{op.loc}: with_sharding_constraint: {error}") from None
-        value.layout = layout
-        return Op("relayout", op.operands, op.results, {"cause": "with_sharding_constraint"}, (), op.loc)
-    return Op(op.name, op.operands, op.results, op.attrs, regions, op.loc) if regions else op
+            raise LayoutError(f"{where}: {error}") from None
+        for dim, axes in enumerate(layout.dims):
+            shards, size = mesh.axes_size(axes), value.type.shape[dim]
+            if size % shards:
+                raise LayoutError(
+                    f"{where}: {value.type} in layout {layout} on {mesh}: dim {dim} of size {size} does not divide "
+                    f"into {shards} shards; pad it or leave the dim unsharded"
+                )
+
+    def _read(self, attrs: dict[str, Any], values: list[Value], where: str) -> list[Resolved]:
+        """The annotation in a dict of attributes, which is removed there."""
+        types = [v.type for v in values]
+        hlo = attrs.pop("mhlo.sharding", None)
+        raw = attrs.pop("sdy.sharding", None)
+        if isinstance(raw, Raw):
+            return self.resolver.shardy(raw.text, types, where)
+        return (
+            self.resolver.hlo(hlo, types, where) if isinstance(hlo, str) else [Resolved(None)] * len(values)
+        )
+
+    def _block(self, block: Block, manual: bool) -> None:
+        """Rewrites a block; in a manual region constraints say nothing, since its values are per device."""
+        if not manual:
+            form_manual_regions(block, self.resolver)
+        alias = self._alias
+        ops: list[Op] = []
+        for op in block.ops:
+            if alias:
+                op.operands = [alias.get(v, v) for v in op.operands]
+            name = op.name
+            target = op.attrs.get("call_target_name") if name == "custom_call" else None
+            if name in _CONSTRAINTS or target in _TARGETS:
+                self._constraint(op, ops, manual)
+            elif name == "manual_computation":
+                self._manual(op, ops, manual)
+            elif name == "sdy.named_computation":
+                alias.update(zip(op.regions[0].args, op.operands, strict=True))
+                self._block(op.regions[0], manual)
+                ops += op.regions[0].ops
+                alias.update(zip(op.results, op.regions[0].returns, strict=True))
+            elif name in _IDENTITIES:
+                alias[op.results[0]] = op.operands[0]
+            elif name == "sdy.sharding_group":
+                continue
+            else:
+                self._plain(op, manual)
+                ops.append(op)
+        block.ops[:] = ops
+        if alias:
+            block.returns[:] = [alias.get(v, v) for v in block.returns]
+
+    def _plain(self, op: Op, manual: bool) -> None:
+        attrs = op.attrs
+        if attrs and not attrs.keys().isdisjoint(("sdy.sharding", "mhlo.sharding", "sdy.sharding_rule")):
+            attrs = op.attrs = dict(attrs)
+            if rule := attrs.pop("sdy.sharding_rule", None):
+                attrs["sharding_rule"] = rule
+            self._hint(op, attrs, manual)
+        if manual and op.name in _CALLS:
+            key = _CALLS[op.name]
+            op.attrs = {**attrs, key: self._manual_copy(attrs[key])}
+        for region in op.regions:
+            self._block(region, manual or op.name not in ("while", "case", "if"))
+
+    def _hint(self, op: Op, attrs: dict[str, Any], manual: bool) -> None:
+        """An annotation on any other op is what another partitioner chose or a user hoped; it binds nobody."""
+        try:
+            found = self._read(attrs, op.results, str(op.loc))
+        except LayoutError:
+            return
+        for value, resolved in zip(op.results, found, strict=True):
+            if not manual and resolved.layout is not None and not resolved.fully_open:
+                value.layout = resolved.layout
+
+    def _constraint(self, op: Op, ops: list[Op], manual: bool) -> None:
+        value = op.operands[0]
+        resolved = Resolved(None) if manual else self._resolve_constraint(op)
+        if resolved.fully_open or value.type.rank == 0 or resolved.layout is None:
+            self._alias[op.results[0]] = value
+            return
+        result = op.results[0]
+        result.layout = resolved.layout
+        attrs: dict[str, Any] = {"cause": "user"}
+        if resolved.open:
+            attrs["open"] = resolved.open
+        ops.append(Op("relayout", [value], [result], attrs, (), op.loc))
+
+    def _resolve_constraint(self, op: Op) -> Resolved:
+        attrs, types, where = op.attrs, [op.results[0].type], str(op.loc)
+        if op.name != "custom_call":
+            return self.resolver.shardy(attrs[_CONSTRAINTS[op.name]].text, types, where)[0]
+        config = attrs.get("backend_config", "")
+        if attrs["call_target_name"] == _RELAYOUT:
+            from ..ir.parser import parse_layout
+
+            layout = parse_layout(config)
+            try:
+                check_layout(layout, types[0], self.resolver.mesh)
+            except ValueError as error:
+                raise LayoutError(f"{where}: {error}") from None
+            return Resolved(layout)
+        found = _OPEN_DIMS.search(config) if isinstance(config, str) else None
+        dims = tuple(int(d) for d in found[1].split(",") if d.strip()) if found else ()
+        text = attrs.get("mhlo.sharding")
+        if isinstance(text, str):
+            return self.resolver.hlo(text, types, where, dims)[0]
+        raw = attrs.get("sdy.sharding")
+        return self.resolver.shardy(raw.text, types, where)[0] if isinstance(raw, Raw) else Resolved(None)
+
+    def _manual(self, op: Op, ops: list[Op], manual: bool) -> None:
+        region, where = op.regions[0], str(op.loc)
+        if "in_layouts" not in op.attrs:
+            op.attrs = self._borders(op, where)
+        if manual:
+            raise LayoutError(
+                f"{where}: a manual computation inside a manual computation can't be partitioned"
+            )
+        self._block(region, manual=True)
+        ops.append(op)
+
+    def _borders(self, op: Op, where: str) -> dict[str, Any]:
+        """Layouts at the border of a manual computation, over its manual axes. Over the others its body is
+        not partitioned."""
+        inside = parse_shardings(op.attrs["in_shardings"].text)
+        outside = parse_shardings(op.attrs["out_shardings"].text)
+        names = parse_manual_axes(op.attrs["manual_axes"].text)
+        both = (*inside, *outside)
+        manual = self.resolver.axes(names, both[0].mesh, where) if both else names
+        if manual is None:
+            raise LayoutError(f"{where}: the devices of mesh {both[0].mesh} have no order of mesh axes")
+
+        def layouts(shardings: tuple[ShardyText, ...], key: str, values: list[Value]) -> tuple[Layout, ...]:
+            assert manual is not None and len(shardings) == len(values)
+            found = self.resolver.shardy(op.attrs[key].text, [v.type for v in values], where)
+            return tuple(
+                _over(r.layout or Layout.replicated(v.type.rank), manual)
+                for r, v in zip(found, values, strict=True)
+            )
+
+        return {
+            "in_layouts": layouts(inside, "in_shardings", op.operands),
+            "out_layouts": layouts(outside, "out_shardings", op.results),
+            "manual_axes": manual,
+        }
+
+    def _manual_copy(self, name: str) -> str:
+        """The copy of a function that manual regions call: there constraints say nothing."""
+        copy = self._manual_copies.get(name)
+        if copy is None:
+            copy = self._manual_copies[name] = f"{name}.manual"
+            source = self.module.functions[name]
+            function = Function(copy, copy_block(source.body, {}), False)
+            self.module.functions[copy] = function
+            self._block(function.body, manual=True)
+        return copy
 
 
+def _over(layout: Layout, manual: tuple[str, ...]) -> Layout:
+    return layout.drop(layout.axes.difference(manual))
+
+
+def _drop_annotations(function: Function) -> None:
+    for attrs in (*function.arg_attrs, *function.result_attrs):
+        attrs.pop("sdy.sharding", None)
+        attrs.pop("mhlo.sharding", None)
+
+
+def _attribute_dicts(module: Module) -> list[dict[str, Any]]:
+    main = module.main
+    return [*main.arg_attrs, *main.result_attrs, *(op.attrs for op in module.walk() if op.attrs)]
+
+
+def _hlo_texts(module: Module) -> list[str]:
+    found = (attrs.get("mhlo.sharding") for attrs in _attribute_dicts(module))
+    return [text for text in found if isinstance(text, str)]
+
+
+def _inline_meshes(module: Module) -> list[MeshText]:
+    """Meshes written within shardings instead of at the top of the module."""
+    texts = {
+        value.text: None
+        for attrs in _attribute_dicts(module)
+        for value in attrs.values()
+        if isinstance(value, Raw) and value.text.startswith("#sdy.sharding") and "<mesh<" in value.text
+    }
+    found = (s.mesh for text in texts for s in parse_shardings(text))
+    return [m for m in found if isinstance(m, MeshText)]
