@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
+from . import compat
 from .errors import ArgumentError, LayoutError, MeshError
 from .ir import layout as ir_layout
 from .layout import Layout, is_layout_leaf, leaf_layout
@@ -118,20 +119,26 @@ class SpmdFunction:
         jitted = self._jitted(call)
         leaves = [call.place(k) for k in range(len(call.leaves))]
         placed = jax.tree.unflatten(call.treedef, leaves)
-        if not kwargs and not self._static and call.explicit:
+        if not kwargs and not self._static and call.explicit and len(self._compiled) == 1:
             self._fast = jitted
         return jitted(*placed)
 
     def _jitted(self, call: _Call) -> Any:
         key = (call.mesh, call.statics, call.treedef, call.layouts if not call.explicit else None)
-        jitted = self._compiled.get(key)
+        jitted = self._compiled.get(key) or self._compiled.get((*key, call.shapes))
         if jitted is None:
             shardings = [Layout.from_ir(x, call.mesh).to_jax() for x in call.layouts]
             donate = tuple(k for k, i in enumerate(call.dynamic) if i in self._donated)
             inner = call.traceable()
             inner.__name__ = getattr(self._fun, "__name__", "spmd")
+            out_shardings = call.fine_outputs()
+            if out_shardings is not None:
+                key = (*key, call.shapes)
             jitted = jax.jit(
-                inner, in_shardings=jax.tree.unflatten(call.treedef, shardings), donate_argnums=donate
+                inner,
+                in_shardings=jax.tree.unflatten(call.treedef, shardings),
+                donate_argnums=donate,
+                **({} if out_shardings is None else {"out_shardings": out_shardings}),
             )
             self._compiled[key] = jitted
         return jitted
@@ -162,6 +169,7 @@ class _Call:
 
     def __init__(self, owner: SpmdFunction, args: tuple[Any, ...], kwargs: dict[str, Any]):
         self.owner = owner
+        self._traced: tuple[list[Any], Program, Any] | None = None
         args, kwargs = _positional(owner, args, kwargs)
         self.n_args = len(args)
         slots: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
@@ -252,6 +260,18 @@ class _Call:
             )
         return jax.device_put(leaf, want)
 
+    @property
+    def shapes(self) -> tuple[Any, ...]:
+        return tuple((a.shape, a.dtype) for a in self.avals())
+
+    def fine_outputs(self) -> Any:
+        """Shardings for results that only a finer mesh can express (sub-axes); None if there are none. JAX would try to
+        write them over the mesh of the arguments."""
+        program, tree = self.program(self.avals())
+        if not any(":" in a for layout in program.out_layouts for a in layout.axes):
+            return None
+        return jax.tree.unflatten(tree, [Layout.from_ir(x, self.mesh).to_jax() for x in program.out_layouts])
+
     def avals(self) -> list[Any]:
         return [jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(_dtype(x))) for x in self.leaves]
 
@@ -267,6 +287,9 @@ class _Call:
     def program(self, leaves: list[Any]) -> tuple[Program, Any]:
         """The traced program for leaves of these shapes, and the structure of its result."""
         owner = self.owner
+        avals = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in leaves]
+        if self._traced is not None and self._traced[0] == avals:
+            return self._traced[1:]
         trees: list[Any] = []
 
         def flat(*xs: Any) -> list[Any]:
@@ -277,7 +300,6 @@ class _Call:
             trees.append((out, tree))
             return flat_out
 
-        avals = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in leaves]
         with self.mesh.to_jax() if not self.mesh.is_abstract else jax.sharding.use_abstract_mesh(self.mesh.to_jax()):
             closed = jax.make_jaxpr(flat)(*avals)
         out, tree = trees[-1]
@@ -288,19 +310,14 @@ class _Call:
             for k, (s, a) in enumerate(zip(specs, closed.out_avals, strict=True))
         ]
         consts = list(closed.consts)
-        jaxpr = compat_convert(closed)
+        jaxpr = compat.consts_as_args(closed)
         layouts = [ir_layout.Layout.replicated(len(np.shape(c))) for c in consts] + list(self.layouts)
         program = Program(
             jaxpr, self.mesh, layouts, wanted, owner._options, getattr(owner._fun, "__name__", "spmd")
         )
         program.jaxpr_consts = consts  # type: ignore[attr-defined]
+        self._traced = (avals, program, tree)
         return program, tree
-
-
-def compat_convert(closed: Any) -> Any:
-    from .compat import consts_as_args
-
-    return consts_as_args(closed)
 
 
 def _dtype(x: Any) -> Any:

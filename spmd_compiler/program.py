@@ -18,7 +18,7 @@ from .ir.layout import is_even, local_type
 from .ir.types import TensorType, numpy_dtype
 from .layout import refined
 from .mesh import Mesh
-from .passes.annotate import annotate
+from .passes.annotate import Annotate
 from .passes.pipeline import Options, compile_module
 
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "outside_call")
@@ -54,7 +54,7 @@ class Program:
             with compat.inside_program():
                 lowered = fun.trace(*self.jaxpr.in_avals).lower()
             del mesh
-            module = annotate(import_module(lowered.compiler_ir(), self.mesh))
+            module = Annotate(self.mesh)(import_module(lowered.compiler_ir(), self.mesh))
             main = module.main
             for value, layout in zip(main.body.args, self.in_layouts, strict=True):
                 value.layout = layout
