@@ -2,6 +2,7 @@
 
 from .cpus import configure_virtual_cpus
 from .errors import ArgumentError, LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
+from .frontend import from_stablehlo
 from .jit import spmd_jit
 from .layout import UNSHARDED, Layout
 from .lowered import Compiled, Lowered
@@ -26,6 +27,7 @@ __all__ = [
     "configure_virtual_cpus",
     "create_mesh",
     "default_mesh",
+    "from_stablehlo",
     "get_default_mesh",
     "spmd_jit",
 ]

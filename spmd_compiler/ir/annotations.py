@@ -14,6 +14,14 @@ from ..errors import ParseError
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|@"(?:[^"\\]|\\.)*"|@?[A-Za-z_][\w.$-]*|-?\d+|<=|#|\S)')
 
 
+class AnnotationError(ParseError):
+    """A malformed annotation: `text`, in which `column` counts."""
+
+    def __init__(self, message: str, text: str, column: int):
+        super().__init__(message, 1, column)
+        self.text = text
+
+
 class MeshText(NamedTuple):
     """`#sdy.mesh<["a"=4, "b"=2], device_ids=[...]>`; maximal (one device) if it has ids and no axes."""
 
@@ -82,7 +90,7 @@ class _Scanner:
     def fail(self, message: str) -> None:
         at = self._tokens[self._at][1] if self._at < len(self._tokens) else len(self.text)
         found = self.peek() or "the end"
-        raise ParseError(f"sharding {self.text!r}, column {at + 1}: {message}, not {found}", 1, at + 1)
+        raise AnnotationError(f"sharding {self.text!r}: {message}, not {found}", self.text, at + 1)
 
     def integer(self) -> int:
         token = self.peek()

@@ -16,6 +16,7 @@ from ..ir.annotations import MeshText, ShardyText, parse_manual_axes, parse_mesh
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.layout import Layout, check_layout
 from ..ir.mesh import Mesh
+from ..ir.parser import parse_layout
 from ..ir.resolve import Resolved, ShardingResolver, find_mesh
 from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
 
@@ -195,8 +196,6 @@ class _Annotator:
             return self.resolver.shardy(attrs[_CONSTRAINTS[op.name]].text, types, where)[0]
         config = attrs.get("backend_config", "")
         if attrs["call_target_name"] == _RELAYOUT:
-            from ..ir.parser import parse_layout
-
             layout = parse_layout(config)
             try:
                 check_layout(layout, types[0], self.resolver.mesh)

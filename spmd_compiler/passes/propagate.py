@@ -103,6 +103,8 @@ class Engine(Assignment):
         """A relayout that the user wrote: its layout is given."""
         layout = op.results[0].layout
         assert layout is not None
+        if opened := op.attrs.get("open"):
+            layout = _fill_open(layout, self.layouts[op.operands[0]], opened)
         self.choices[op] = Choice((layout,), (layout,))
         self.layouts[op.results[0]] = layout
         self.want(op.operands[0], layout)
@@ -194,3 +196,11 @@ class Engine(Assignment):
                 best = wanted[costs.index(min(costs))]
                 if min(costs) < self.costs.serve(value.type, self.layouts[value], self.wanted(value)):
                     self.layouts[value] = best
+
+
+def _fill_open(layout: Layout, source: Layout, opened: tuple[int, ...]) -> Layout:
+    """On dims that a constraint leaves open, the value stays as it comes."""
+    for dim in opened:
+        if not layout.dims[dim] and not layout.axes.intersection(source.dims[dim]):
+            layout = layout.with_dim(dim, source.dims[dim], source.blocks[dim] if source.blocks else 0)
+    return layout

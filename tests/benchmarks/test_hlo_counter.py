@@ -220,7 +220,7 @@ ENTRY %main (p: f32[1024], q: bf16[2,8]) -> f32[1024] {
   %w = (s32[], f32[1024]{0}) while(%init), condition=%cond, body=%body
   ROOT %o = f32[1024]{0} get-tuple-element(%w), index=1
 }
-"""  # noqa: E501
+"""
 
 
 def test_asynchronous_collectives_and_a_derived_trip_count():
