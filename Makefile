@@ -27,7 +27,7 @@ test: $(VENV)/.installed  ## the tests
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright --pythonpath $(BIN)/python
 
 conformance: $(VENV)/.installed  ## JAX's own 5,594 test harnesses
 	$(BIN)/python benchmarks/conformance.py spmd

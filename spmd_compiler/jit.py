@@ -54,7 +54,15 @@ def spmd_jit(
             options=options,
         )
     return SpmdFunction(
-        fun, mesh, in_layouts, out_layouts, static_argnums, static_argnames, donate_argnums, donate_argnames, options
+        fun,
+        mesh,
+        in_layouts,
+        out_layouts,
+        static_argnums,
+        static_argnames,
+        donate_argnums,
+        donate_argnames,
+        options,
     )
 
 
@@ -178,13 +186,15 @@ class _Call:
         values = tuple(v for k, v in slots if k not in owner._static)
         self.leaves, self.treedef = jax.tree.flatten(values)
         self.paths = [
-            owner_name(owner, self.dynamic, path) for path, _ in jax.tree_util.tree_flatten_with_path(values)[0]
+            owner_name(owner, self.dynamic, path)
+            for path, _ in jax.tree_util.tree_flatten_with_path(values)[0]
         ]
         specs = self._specs(values)
         self.mesh = self._find_mesh(specs)
         self.explicit = all(s is not None for s in specs)
         self.layouts = tuple(
-            self._layout(leaf, spec, path) for leaf, spec, path in zip(self.leaves, specs, self.paths, strict=True)
+            self._layout(leaf, spec, path)
+            for leaf, spec, path in zip(self.leaves, specs, self.paths, strict=True)
         )
 
     def _specs(self, values: tuple[Any, ...]) -> list[Any]:
@@ -194,7 +204,9 @@ class _Call:
         if not isinstance(given, (tuple, list)):
             given = (given,)
         if len(given) > self.n_args:
-            raise ArgumentError(f"in_layouts has {len(given)} entries, but the call has {self.n_args} arguments")
+            raise ArgumentError(
+                f"in_layouts has {len(given)} entries, but the call has {self.n_args} arguments"
+            )
         out: list[Any] = []
         for k, value in zip(self.dynamic, values, strict=True):
             prefix = given[k] if isinstance(k, int) and k < len(given) else None
@@ -273,7 +285,9 @@ class _Call:
         return jax.tree.unflatten(tree, [Layout.from_ir(x, self.mesh).to_jax() for x in program.out_layouts])
 
     def avals(self) -> list[Any]:
-        return [jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(_dtype(x))) for x in self.leaves]
+        return [
+            jax.ShapeDtypeStruct(np.shape(x), jax.dtypes.canonicalize_dtype(_dtype(x))) for x in self.leaves
+        ]
 
     def traceable(self) -> Any:
         def inner(*values: Any) -> Any:
@@ -287,24 +301,36 @@ class _Call:
     def program(self, leaves: list[Any]) -> tuple[Program, Any]:
         """The traced program for leaves of these shapes, and the structure of its result."""
         owner = self.owner
-        avals = [jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in leaves]
+        avals = [
+            jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=getattr(x, "weak_type", False)) for x in leaves
+        ]
         if self._traced is not None and self._traced[0] == avals:
             return self._traced[1:]
         trees: list[Any] = []
 
         def flat(*xs: Any) -> list[Any]:
-            values = dict(zip(self.dynamic, jax.tree.unflatten(self.treedef, xs), strict=True)) | dict(self.statics)
+            values = dict(zip(self.dynamic, jax.tree.unflatten(self.treedef, xs), strict=True)) | dict(
+                self.statics
+            )
             args = [values[i] for i in range(self.n_args)]
             out = owner._fun(*args, **{k: v for k, v in values.items() if isinstance(k, str)})
             flat_out, tree = jax.tree.flatten(out)
             trees.append((out, tree))
             return flat_out
 
-        with self.mesh.to_jax() if not self.mesh.is_abstract else jax.sharding.use_abstract_mesh(self.mesh.to_jax()):
+        with (
+            self.mesh.to_jax()
+            if not self.mesh.is_abstract
+            else jax.sharding.use_abstract_mesh(self.mesh.to_jax())
+        ):
             closed = jax.make_jaxpr(flat)(*avals)
         out, tree = trees[-1]
         given = self.owner._out_layouts
-        specs = broadcast_prefix(given, out, "out_layouts") if given is not None else [None] * len(closed.out_avals)
+        specs = (
+            broadcast_prefix(given, out, "out_layouts")
+            if given is not None
+            else [None] * len(closed.out_avals)
+        )
         wanted = [
             None if s is None else leaf_layout(s, self.mesh, len(a.shape), f"out_layouts[{k}]")
             for k, (s, a) in enumerate(zip(specs, closed.out_avals, strict=True))
@@ -327,7 +353,9 @@ def _dtype(x: Any) -> Any:
 def owner_name(owner: SpmdFunction, dynamic: list[int | str], path: tuple[Any, ...]) -> str:
     """`params['w1']` for the path of a leaf."""
     slot = dynamic[path[0].idx]
-    name = slot if isinstance(slot, str) else owner._names[slot] if slot < len(owner._names) else f"args[{slot}]"
+    name = (
+        slot if isinstance(slot, str) else owner._names[slot] if slot < len(owner._names) else f"args[{slot}]"
+    )
     return name + jax.tree_util.keystr(path[1:])
 
 
@@ -349,7 +377,10 @@ def broadcast_prefix(prefix: Any, tree: Any, where: str) -> list[Any]:
     try:
         out: list[Any] = []
         jax.tree.map(
-            lambda leaf, sub: out.extend([leaf] * len(jax.tree.leaves(sub))), prefix, tree, is_leaf=is_layout_leaf
+            lambda leaf, sub: out.extend([leaf] * len(jax.tree.leaves(sub))),
+            prefix,
+            tree,
+            is_leaf=is_layout_leaf,
         )
         return out
     except (ValueError, TypeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,9 @@ class Layout:
             if not isinstance(axis, str) or axis not in mesh:
                 raise LayoutError(f"layout {list(specs)}: {mesh!r} has no axis {axis!r}")
             if used.count(axis) > 1:
-                raise LayoutError(f"layout {list(specs)}: axis {axis!r} is used twice; each axis shards one dim")
+                raise LayoutError(
+                    f"layout {list(specs)}: axis {axis!r} is used twice; each axis shards one dim"
+                )
         for axis, kind in (partial or {}).items():
             if kind not in PARTIAL_KINDS:
                 raise LayoutError(f"partial over {axis!r}: {kind!r} is not one of {', '.join(PARTIAL_KINDS)}")
@@ -127,7 +130,7 @@ def refined(mesh: Mesh, layouts: Sequence[ir_layout.Layout]) -> tuple[Mesh, dict
         if len(points) <= 2:
             axes.append((name, size))
             continue
-        for k, (low, high) in enumerate(zip(points, points[1:], strict=False)):
+        for k, (low, high) in enumerate(itertools.pairwise(points)):
             axes.append((f"{name}_{k}", high // low))
             pieces.setdefault(name, []).append((low, high, f"{name}_{k}"))
     names = {name: tuple(n for _, _, n in parts) for name, parts in pieces.items()}
@@ -142,11 +145,15 @@ def leaf_layout(leaf: Any, mesh: Mesh, rank: int, where: str) -> ir_layout.Layou
     """The IR layout of a user's leaf: `Layout`, `PartitionSpec` or `NamedSharding`. Raises LayoutError naming `where`."""
     if isinstance(leaf, Layout):
         if leaf.mesh != mesh:
-            raise LayoutError(f"{where}: its layout is on {leaf.mesh!r}, the program on {mesh!r}; use one mesh")
+            raise LayoutError(
+                f"{where}: its layout is on {leaf.mesh!r}, the program on {mesh!r}; use one mesh"
+            )
         layout = leaf
     elif isinstance(leaf, NamedSharding):
         if dict(leaf.mesh.shape) != mesh.shape:
-            raise LayoutError(f"{where}: its sharding is on {leaf.mesh}, the program on {mesh!r}; use one mesh")
+            raise LayoutError(
+                f"{where}: its sharding is on {leaf.mesh}, the program on {mesh!r}; use one mesh"
+            )
         layout = Layout(spec_dims(leaf.spec, rank), mesh)
     elif isinstance(leaf, PartitionSpec):
         try:

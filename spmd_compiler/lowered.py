@@ -60,7 +60,9 @@ class Lowered:
     def compile(self) -> Compiled:
         """Compiles with XLA. Raises MeshError for an abstract mesh."""
         if self._traced is None:
-            raise MeshError("the mesh is abstract: there are no devices to compile for; use create_mesh with devices")
+            raise MeshError(
+                "the mesh is abstract: there are no devices to compile for; use create_mesh with devices"
+            )
         return Compiled(self._traced.lower().compile())
 
 

@@ -18,7 +18,9 @@ class Mesh(ir_mesh.Mesh):
 
     __slots__ = ("_jax", "devices")
 
-    def __init__(self, axes: Iterable[tuple[str, int]] | Mapping[str, int], devices: Sequence[Any] | None = None):
+    def __init__(
+        self, axes: Iterable[tuple[str, int]] | Mapping[str, int], devices: Sequence[Any] | None = None
+    ):
         try:
             super().__init__(axes)
         except ValueError as error:

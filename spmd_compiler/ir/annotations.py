@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from ..errors import ParseError
 
@@ -87,10 +87,18 @@ class _Scanner:
             if not self.skip(token):
                 self.fail(f"expected {token!r}")
 
-    def fail(self, message: str) -> None:
-        at = self._tokens[self._at][1] if self._at < len(self._tokens) else len(self.text)
-        found = self.peek() or "the end"
-        raise AnnotationError(f"sharding {self.text!r}: {message}, not {found}", self.text, at + 1)
+    def fail(self, expected: str) -> NoReturn:
+        self.reject(f"{expected}, not {self.peek() or 'the end'}", self._at)
+
+    def reject(self, message: str, token: int) -> NoReturn:
+        """Raises the error, at a token."""
+        at = self._tokens[token][1] if token < len(self._tokens) else len(self.text)
+        raise AnnotationError(f"sharding {self.text!r}: {message}", self.text, at + 1)
+
+    @property
+    def position(self) -> int:
+        """The number of the next token."""
+        return self._at
 
     def integer(self) -> int:
         token = self.peek()
@@ -260,7 +268,7 @@ def parse_hlo_sharding(text: str) -> tuple[TileText, ...]:
 
 def _tiles(s: _Scanner) -> TileText:
     s.expect("{")
-    kind, tiles, subgroups = "", (), ()
+    kind, start, tiles, subgroups = "", s.position, (), ()
     ids: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     order: tuple[int, ...] = ()
@@ -293,13 +301,13 @@ def _tiles(s: _Scanner) -> TileText:
             s.expect("=", "{")
             _skip_braces(s)
         else:
-            s.fail(f"unknown part {word!r} before this")
+            s.reject(f"unknown part {word!r}", s.position - 1)
         s.skip(",")
     if not kind:
-        s.fail("expected replicated, maximal, manual or devices=[...]")
+        s.reject("it says neither replicated, maximal, manual nor devices=[...]", start)
     count = math.prod(shape) if shape else len(ids)
     if kind == "tiled" and (count != math.prod(tiles) or sorted(order) != list(range(len(shape)))):
-        s.fail(f"{count} devices do not fill the tiles {list(tiles)} before this")
+        s.reject(f"{count} devices do not fill tiles {list(tiles)}", start)
     return TileText(kind, tiles, subgroups, ids, shape, order)
 
 

@@ -155,7 +155,11 @@ class Module:
     __slots__ = ("attrs", "functions", "mesh", "name")
 
     def __init__(
-        self, mesh: Mesh, functions: dict[str, Function], name: str = "main", attrs: dict[str, Any] | None = None
+        self,
+        mesh: Mesh,
+        functions: dict[str, Function],
+        name: str = "main",
+        attrs: dict[str, Any] | None = None,
     ):
         self.mesh = mesh
         self.functions = functions

@@ -11,6 +11,7 @@ Layouts are interned, so they compare and hash by identity. They don't name thei
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 from .mesh import Mesh, merge_axes
 from .types import TensorType, Type
@@ -25,7 +26,7 @@ class Layout:
     size where it is not the default, else 0; () when all are default."""
 
     __slots__ = ("axes", "blocks", "dims", "is_replicated", "partial", "placement")
-    _interned: dict[tuple, Layout] = {}
+    _interned: ClassVar[dict[tuple, Layout]] = {}
 
     dims: tuple[Axes, ...]
     partial: tuple[tuple[str, str], ...]
@@ -90,13 +91,16 @@ class Layout:
         if not gone:
             return self
         dims = tuple(tuple(a for a in d if a not in gone) for d in self.dims)
-        blocks = tuple(b if new == old else 0 for b, new, old in zip(self.blocks, dims, self.dims, strict=False))
+        blocks = tuple(
+            b if new == old else 0 for b, new, old in zip(self.blocks, dims, self.dims, strict=False)
+        )
         return Layout(dims, tuple(p for p in self.partial if p[0] not in gone), blocks)
 
     def __repr__(self) -> str:
         blocks = self.blocks or (0,) * len(self.dims)
         dims = ",".join(
-            (".".join(a) if a else "-") + (f"@{b}" if b else "") for a, b in zip(self.dims, blocks, strict=True)
+            (".".join(a) if a else "-") + (f"@{b}" if b else "")
+            for a, b in zip(self.dims, blocks, strict=True)
         )
         if not self.partial:
             return "{" + dims + "}"
@@ -164,7 +168,9 @@ def check_layout(layout: Layout, type: Type, mesh: Mesh) -> None:
             raise ValueError(f"layout {layout} names axis {axis!r}, which {mesh} does not have")
     for _, kind in layout.partial:
         if kind not in PARTIAL_KINDS:
-            raise ValueError(f"layout {layout}: unknown reduction {kind!r}, not one of {', '.join(PARTIAL_KINDS)}")
+            raise ValueError(
+                f"layout {layout}: unknown reduction {kind!r}, not one of {', '.join(PARTIAL_KINDS)}"
+            )
     for d, axes in enumerate(layout.dims):
         if axes and local_block(layout, d, type.shape[d], mesh) * mesh.axes_size(axes) < type.shape[d]:
             raise ValueError(f"layout {layout}: the blocks of dim {d} don't cover its size {type.shape[d]}")

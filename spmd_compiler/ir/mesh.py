@@ -24,7 +24,9 @@ class Mesh:
         names = [n for n, _ in pairs]
         for name, size in pairs:
             if not isinstance(name, str) or not _NAME.match(name):
-                raise ValueError(f"mesh axis {name!r}: a name is letters, digits and _, not starting with a digit")
+                raise ValueError(
+                    f"mesh axis {name!r}: a name is letters, digits and _, not starting with a digit"
+                )
             if size < 1:
                 raise ValueError(f"mesh axis {name!r} has size {size}; sizes are at least 1")
             if names.count(name) > 1:

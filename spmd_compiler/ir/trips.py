@@ -15,7 +15,7 @@ def trip_count(loop: Op, constants: dict[Value, int] | None = None) -> int | Non
     test = _producer(condition, condition.returns[0])
     if test is None or test.name != "compare":
         return None
-    direction = test.attrs["comparison_direction"]
+    direction: str = test.attrs["comparison_direction"]
     left, right = test.operands
     bound = _integer(condition, right, constants)
     counter = left
@@ -35,7 +35,9 @@ def trip_count(loop: Op, constants: dict[Value, int] | None = None) -> int | Non
     if update.name == "subtract":
         step = -step
     start = (constants or {}).get(loop.operands[i], 0)
-    span = {"LT": bound - start, "LE": bound - start + 1, "GT": bound - start, "GE": bound - start - 1}.get(direction)
+    span = {"LT": bound - start, "LE": bound - start + 1, "GT": bound - start, "GE": bound - start - 1}.get(
+        direction
+    )
     if direction == "NE":
         span = bound - start
     if span is None:

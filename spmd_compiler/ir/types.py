@@ -6,6 +6,7 @@ Types are interned: two equal types are one object, so that comparing and hashin
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import numpy as np
 
@@ -54,7 +55,7 @@ class TensorType:
     """A ranked tensor of static shape, `f32[128,784]`; a scalar is `f32[]`."""
 
     __slots__ = ("dtype", "nbytes", "shape", "size")
-    _interned: dict[tuple[tuple[int, ...], str], TensorType] = {}
+    _interned: ClassVar[dict[tuple[tuple[int, ...], str], TensorType]] = {}
 
     shape: tuple[int, ...]
     dtype: str

@@ -9,7 +9,7 @@ from ..ir.layout import Layout, block_size, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .cost import MESSAGE
-from .relayout import plan, relayout_cost
+from .relayout import relayout_cost
 from .rules.base import Choice
 
 

@@ -18,14 +18,22 @@ from ..ir.types import TensorType, Type, is_complex, is_float, numpy_dtype
 PRED = "i1"
 INDEX = "i32"
 
-_COMBINE = {"sum": "add", "max": "maximum", "min": "minimum", "mul": "multiply", "and": "and", "or": "or", "xor": "xor"}
+_COMBINE = {
+    "sum": "add",
+    "max": "maximum",
+    "min": "minimum",
+    "mul": "multiply",
+    "and": "and",
+    "or": "or",
+    "xor": "xor",
+}
 
 
 def identity_value(kind: str, dtype: str) -> Any:
     """The neutral element of a reduction: what a device without a term contributes."""
     np_dtype = numpy_dtype(dtype)
     if kind in ("sum", "xor", "or"):
-        return np.zeros((), np_dtype)[()] if kind != "or" else np.zeros((), np_dtype)[()]
+        return np.zeros((), np_dtype)[()]
     if kind == "mul":
         return np.ones((), np_dtype)[()]
     if kind == "and":
@@ -160,7 +168,9 @@ class Builder:
         zero = self.index(0)
         starts = [start if d == dim else zero for d in range(len(shape))]
         sizes = (*shape[:dim], size, *shape[dim + 1 :])
-        return self.op("dynamic_slice", [value, *starts], TensorType(sizes, value.type.dtype), {"slice_sizes": sizes})
+        return self.op(
+            "dynamic_slice", [value, *starts], TensorType(sizes, value.type.dtype), {"slice_sizes": sizes}
+        )
 
     def pad(self, value: Value, dim: int, low: int, high: int, fill: Value | None = None) -> Value:
         """Pads one dim (negative: crops); `fill` defaults to zero."""
@@ -233,7 +243,9 @@ class Builder:
         shape = value.type.shape
         n = self.mesh.axes_size(axes)
         new = (*shape[:dim], shape[dim] // n, *shape[dim + 1 :])
-        return self._collective("reduce_scatter", value, TensorType(new, value.type.dtype), axes, dim=dim, kind=kind)
+        return self._collective(
+            "reduce_scatter", value, TensorType(new, value.type.dtype), axes, dim=dim, kind=kind
+        )
 
     def all_to_all(self, value: Value, axes: Axes, split_dim: int, concat_dim: int) -> Value:
         shape = list(value.type.shape)

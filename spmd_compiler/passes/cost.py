@@ -55,5 +55,9 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     if step.kind in ("reduce_scatter", "all_to_all"):
         # the dim that is split may have to be padded to a multiple first
         n = mesh.axes_size(step.axes)
-        return touched + MESSAGE + (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
+        return (
+            touched
+            + MESSAGE
+            + (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
+        )
     return touched + MESSAGE + ring_bytes(step.kind, mesh.axes_size(step.axes), local)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from ..ir.clone import clone_regions
 from ..ir.graph import Block, Function, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
@@ -78,22 +79,7 @@ class _Expander:
             results = [Value(v.type, None, v.name) for v in op.results]
             env.update(zip(op.results, results, strict=True))
             operands = [env[v] for v in op.operands]
-            b.block.ops.append(Op(op.name, operands, results, op.attrs, _substitute(op.regions, env), op.loc))
+            b.block.ops.append(
+                Op(op.name, operands, results, op.attrs, clone_regions(op.regions, env), op.loc)
+            )
         return [env[v] for v in block.returns]
-
-
-def _substitute(regions: tuple[Block, ...], env: dict[Value, Value]) -> tuple[Block, ...]:
-    """Copies regions, with values of the enclosing blocks replaced."""
-    out: list[Block] = []
-    for region in regions:
-        inner = dict(env)
-        args = [Value(v.type, None, v.name) for v in region.args]
-        inner.update(zip(region.args, args, strict=True))
-        ops: list[Op] = []
-        for op in region.ops:
-            results = [Value(v.type, None, v.name) for v in op.results]
-            operands = [inner.get(v, v) for v in op.operands]
-            ops.append(Op(op.name, operands, results, op.attrs, _substitute(op.regions, inner), op.loc))
-            inner.update(zip(op.results, results, strict=True))
-        out.append(Block(args, ops, [inner.get(v, v) for v in region.returns]))
-    return tuple(out)

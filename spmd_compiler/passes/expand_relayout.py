@@ -65,7 +65,13 @@ def _trim(b: Builder, value: Value, type: TensorType, target: Layout, dim: int) 
 
 
 def _whole(
-    b: Builder, value: Value, type: TensorType, source: Layout, target: Layout, dim: int, axes: tuple[str, ...]
+    b: Builder,
+    value: Value,
+    type: TensorType,
+    source: Layout,
+    target: Layout,
+    dim: int,
+    axes: tuple[str, ...],
 ) -> Value:
     """Pads a dim that is about to be split to a multiple of the blocks."""
     if source.dims[dim]:

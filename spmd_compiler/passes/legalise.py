@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 def legalise(engine: Engine, body: Block, wanted: list[Any]) -> Block:
     """A copy of the function body in which every op has its operands in the layouts that its choice demands."""
-    returns = [w if w is not None else engine.free_result(v) for v, w in zip(body.returns, wanted, strict=True)]
+    returns = [
+        w if w is not None else engine.free_result(v) for v, w in zip(body.returns, wanted, strict=True)
+    ]
     return _Writer(engine).block(body, returns, {}, "the result leaves")
 
 
@@ -37,7 +39,8 @@ class _Writer:
             self.op(op, out, env)
         last = block.ops[-1].loc if block.ops else Loc()
         out.returns = [
-            self.get(v, layout, out, env, reason, last) for v, layout in zip(block.returns, returns, strict=True)
+            self.get(v, layout, out, env, reason, last)
+            for v, layout in zip(block.returns, returns, strict=True)
         ]
         return out
 
@@ -53,12 +56,16 @@ class _Writer:
             self.get(v, layout, out, env, f"{op.name} needs it", op.loc)
             for v, layout in zip(op.operands, choice.demands, strict=True)
         ]
-        results = [Value(v.type, layout, v.name) for v, layout in zip(op.results, choice.results, strict=True)]
+        results = [
+            Value(v.type, layout, v.name) for v, layout in zip(op.results, choice.results, strict=True)
+        ]
         for value, new in zip(op.results, results, strict=True):
             assert new.layout is not None
             env[value, new.layout] = new
         out.ops.append(Op(op.name, operands, results, op.attrs, self.regions(op, env), op.loc))
-        if op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and not op.operands[0].type.rank):
+        if op.name in ("constant", "iota") or (
+            op.name == "broadcast_in_dim" and not op.operands[0].type.rank
+        ):
             self.remade[op.results[0]] = op
 
     def regions(self, op: Op, env: dict[tuple[Value, Layout], Value]) -> tuple[Block, ...]:
@@ -90,9 +97,7 @@ class _Writer:
             return hit
         op = self.remade.get(value)
         if op is not None and not layout.partial:
-            operands = [
-                self.get(v, Layout.replicated(0), out, env, reason, loc) for v in op.operands
-            ]
+            operands = [self.get(v, Layout.replicated(0), out, env, reason, loc) for v in op.operands]
             new = Value(value.type, layout)
             out.ops.append(Op(op.name, operands, [new], op.attrs, (), op.loc))
         else:
@@ -110,5 +115,3 @@ class _Writer:
             _, how = engine.costs.distribute(value.type, engine.layouts[value], engine.wanted(value))
             made = self.parents[value] = {target: source for source, target in how}
         return made.get(layout, self.engine.layouts[value])
-
-

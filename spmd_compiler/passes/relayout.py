@@ -318,5 +318,6 @@ def _through_replicated(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) 
 def canonical_steps(steps: tuple[Step, ...], type: TensorType, mesh: Mesh) -> tuple[Step, ...]:
     """The steps with sub-axes merged in their layouts, for printing."""
     return tuple(
-        s._replace(source=canonical(s.source, type, mesh), target=canonical(s.target, type, mesh)) for s in steps
+        s._replace(source=canonical(s.source, type, mesh), target=canonical(s.target, type, mesh))
+        for s in steps
     )

@@ -50,7 +50,10 @@ PROGRAMS = {
         [(F, (8, 16)), (F, (16, 8))],
     ),
     "mean_var": (lambda x: (x - x.mean(-1, keepdims=True)) / jnp.sqrt(x.var(0) + 1), [(F, (8, 16))]),
-    "reduce_max_min_prod": (lambda x: (x.max(0), x.min(1), x.prod(0), (x > 0).any(1), (x > 0).all()), [(F, (8, 16))]),
+    "reduce_max_min_prod": (
+        lambda x: (x.max(0), x.min(1), x.prod(0), (x > 0).any(1), (x > 0).all()),
+        [(F, (8, 16))],
+    ),
     "argmax": (lambda x: (jnp.argmax(x, 0), jnp.argmin(x, 1)), [(F, (8, 16))]),
     "reshape": (lambda x: jnp.sin(x.reshape(32, 24)) @ jnp.ones((24, 3)), [(F, (8, 4, 24))]),
     "reshape_split": (lambda x: jnp.sin(x.reshape(2, 16, 8)).sum(-1), [(F, (32, 8))]),
@@ -117,7 +120,11 @@ def random_spec(shape, mesh, rng):
     sizes = dict(mesh)
     dims = [[] for _ in shape]
     for axis in axes:
-        fits = [d for d, n in enumerate(shape) if n % (sizes[axis] * int(np.prod([sizes[a] for a in dims[d]]))) == 0]
+        fits = [
+            d
+            for d, n in enumerate(shape)
+            if n % (sizes[axis] * int(np.prod([sizes[a] for a in dims[d]]))) == 0
+        ]
         if fits:
             dims[fits[rng.randint(len(fits))]].append(axis)
     return P(*(tuple(d) if d else None for d in dims))
@@ -131,7 +138,9 @@ def close(got, want):
         np.testing.assert_allclose(g.astype("complex128"), w.astype("complex128"), rtol=tol, atol=tol)
 
 
-@pytest.mark.parametrize("name,mesh", itertools.product(PROGRAMS, MESHES), ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    "name,mesh", itertools.product(PROGRAMS, MESHES), ids=lambda x: x if isinstance(x, str) else ""
+)
 def test_equal_to_jit(name, mesh):
     fun, kinds = PROGRAMS[name]
     rng = np.random.RandomState(zlib.crc32(f"{name}{mesh}".encode()))

@@ -1,5 +1,4 @@
 """What StableHLO looks like once it is imported."""
-# ruff: noqa: E501 (MLIR prints an op on one line)
 
 import jax
 import jax.numpy as jnp

@@ -1,5 +1,4 @@
 """export ∘ import of a global module is the same program: the same text, the same results where it runs."""
-# ruff: noqa: E501 (MLIR prints an op on one line)
 
 import copy
 from typing import Any

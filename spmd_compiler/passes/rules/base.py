@@ -134,6 +134,7 @@ class Rule:
         for _ in range(2 if len(order) > 1 else 1):
             for axis in order:
                 best = None
+                chosen = pick[axis]
                 for option in self._options(axis, ins, outs):
                     trial = self._compose({**pick, axis: option}, order, ins, outs, costs)
                     if best is None or trial.cost < best[0] - 1e-9:
@@ -171,7 +172,12 @@ class Rule:
         return list(found)
 
     def _compose(
-        self, pick: dict[str, Strategy], order: list[str], ins: tuple[In, ...], outs: tuple[Out, ...], costs: Costs
+        self,
+        pick: dict[str, Strategy],
+        order: list[str],
+        ins: tuple[In, ...],
+        outs: tuple[Out, ...],
+        costs: Costs,
     ) -> Choice:
         mesh = costs.mesh
         shards = 1

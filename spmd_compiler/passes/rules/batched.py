@@ -100,7 +100,9 @@ def batched_call(op: Op) -> Rule:
     batch = numbered(lead)
     dims: list[Dims] = [(*batch, *(None for _ in v.type.shape[rank:])) for v in values]
     n = len(op.operands)
-    return factored(dims[:n], dims[n:], lead, _expand, work=FLOP * 10 * math.prod(largest) * (largest or (1,))[-1])
+    return factored(
+        dims[:n], dims[n:], lead, _expand, work=FLOP * 10 * math.prod(largest) * (largest or (1,))[-1]
+    )
 
 
 RULES = {

@@ -20,8 +20,8 @@ def convolution(op: Op) -> Rule:
     sizes: list[int] = []
     dims: tuple[list[int | None], ...] = ([None] * len(lhs), [None] * len(rhs), [None] * len(out))
 
-    def factor(size: int, l: int | None, k: int | None, o: int | None) -> int:
-        for side, d in zip(dims, (l, k, o), strict=True):
+    def factor(size: int, x: int | None, k: int | None, o: int | None) -> int:
+        for side, d in zip(dims, (x, k, o), strict=True):
             if d is not None:
                 side[d] = len(sizes)
         sizes.append(size)
@@ -58,7 +58,12 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     lhs, rhs = op.operands
     assert lhs.layout is not None and rhs.layout is not None
     i, ki, ko = (
-        at[k] for k in ("input_feature_dimension", "kernel_input_feature_dimension", "kernel_output_feature_dimension")
+        at[k]
+        for k in (
+            "input_feature_dimension",
+            "kernel_input_feature_dimension",
+            "kernel_output_feature_dimension",
+        )
     )
     if at["feature_group_count"] > 1:
         at["feature_group_count"] //= b.mesh.axes_size(lhs.layout.dims[i])

@@ -9,13 +9,79 @@ from ..builder import Builder
 from ..cost import WORK
 from .base import Rule, factored, numbered, shape_of
 
-UNARY = """abs cbrt ceil convert cosine count_leading_zeros exponential exponential_minus_one floor imag is_finite log
-log_plus_one logistic negate not popcnt real reduce_precision round_nearest_afz round_nearest_even rsqrt sign sine sqrt
-tan tanh bitcast_convert chlo.erf chlo.erfc chlo.erf_inv chlo.lgamma chlo.digamma chlo.acos chlo.acosh chlo.asin
-chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.conj chlo.cosh chlo.sinh chlo.tan chlo.square
-chlo.is_inf chlo.is_pos_inf chlo.is_neg_inf chlo._asin_acos_kernel""".split()
-BINARY = """add and atan2 compare complex divide maximum minimum multiply or power remainder shift_left
-shift_right_arithmetic shift_right_logical subtract xor chlo.next_after chlo.polygamma chlo.zeta""".split()
+UNARY = [
+    "abs",
+    "cbrt",
+    "ceil",
+    "convert",
+    "cosine",
+    "count_leading_zeros",
+    "exponential",
+    "exponential_minus_one",
+    "floor",
+    "imag",
+    "is_finite",
+    "log",
+    "log_plus_one",
+    "logistic",
+    "negate",
+    "not",
+    "popcnt",
+    "real",
+    "reduce_precision",
+    "round_nearest_afz",
+    "round_nearest_even",
+    "rsqrt",
+    "sign",
+    "sine",
+    "sqrt",
+    "tan",
+    "tanh",
+    "bitcast_convert",
+    "chlo.erf",
+    "chlo.erfc",
+    "chlo.erf_inv",
+    "chlo.lgamma",
+    "chlo.digamma",
+    "chlo.acos",
+    "chlo.acosh",
+    "chlo.asin",
+    "chlo.asinh",
+    "chlo.atan",
+    "chlo.atanh",
+    "chlo.bessel_i1e",
+    "chlo.conj",
+    "chlo.cosh",
+    "chlo.sinh",
+    "chlo.tan",
+    "chlo.square",
+    "chlo.is_inf",
+    "chlo.is_pos_inf",
+    "chlo.is_neg_inf",
+    "chlo._asin_acos_kernel",
+]
+BINARY = [
+    "add",
+    "and",
+    "atan2",
+    "compare",
+    "complex",
+    "divide",
+    "maximum",
+    "minimum",
+    "multiply",
+    "or",
+    "power",
+    "remainder",
+    "shift_left",
+    "shift_right_arithmetic",
+    "shift_right_logical",
+    "subtract",
+    "xor",
+    "chlo.next_after",
+    "chlo.polygamma",
+    "chlo.zeta",
+]
 
 # op -> groups of operands that may be partial together, each with the kinds of partial that pass
 _ADDITIVE = ("sum",)
@@ -49,7 +115,8 @@ def _widens(source: str, target: str) -> bool:
     if is_float(source) and is_float(target):
         wide = ("bf16", "f16", "f32", "f64")
         return target in wide and (
-            source not in wide or (source != target and wide.index(target) > 1 and source != "f64" and target != "f16")
+            source not in wide
+            or (source != target and wide.index(target) > 1 and source != "f64" and target != "f16")
         )
     return is_integer(source) and source == target
 
@@ -107,7 +174,9 @@ def constant(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     splat = op.attrs["value"].splat
-    return factored([], [dims], shape, _expand_constant, work=0.0 if splat else WORK * op.results[0].type.nbytes)
+    return factored(
+        [], [dims], shape, _expand_constant, work=0.0 if splat else WORK * op.results[0].type.nbytes
+    )
 
 
 def _expand_constant(b: Builder, op: Op, args: list[Value]) -> list[Value]:
@@ -145,7 +214,7 @@ def _expand_iota(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return [b.binary("add", local, b.broadcast(start, local.type.shape))]
 
 
-RULES = {name: elementwise for name in UNARY + BINARY}
+RULES = dict.fromkeys(UNARY + BINARY, elementwise)
 RULES |= {
     "bitcast_convert": bitcast_convert,
     "select": select,

@@ -43,7 +43,9 @@ def gather(op: Op) -> Rule:
     lookups = _index_dims(op, indices)
     for d, r in zip(lookups, [r for r in range(len(result)) if r not in at["offset_dims"]], strict=True):
         index_dims[d] = result_dims[r] = f.new(indices[d])
-    for o, d in zip(at.get("operand_batching_dims", ()), at.get("start_indices_batching_dims", ()), strict=True):
+    for o, d in zip(
+        at.get("operand_batching_dims", ()), at.get("start_indices_batching_dims", ()), strict=True
+    ):
         operand_dims[o] = index_dims[d]
     gone = {*at["collapsed_slice_dims"], *at.get("operand_batching_dims", ())}
     window = [d for d in range(len(operand)) if d not in gone]
@@ -110,7 +112,9 @@ def _expand_gather(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     assert layout is not None
     operand, indices = args
     sharded = [
-        (k, d) for k, d in enumerate(at["start_index_map"]) if layout.dims[d] and d in at["collapsed_slice_dims"]
+        (k, d)
+        for k, d in enumerate(at["start_index_map"])
+        if layout.dims[d] and d in at["collapsed_slice_dims"]
     ]
     mask: Value | None = None
     if sharded:
@@ -160,10 +164,14 @@ def scatter(op: Op) -> Rule:
     update_dims: list[int | None] = [None] * len(updates)
     lookups = _index_dims(op, indices)
     shared: list[int] = []  # factors of lookups: several devices may update one position
-    for d, u in zip(lookups, [u for u in range(len(updates)) if u not in at["update_window_dims"]], strict=True):
+    for d, u in zip(
+        lookups, [u for u in range(len(updates)) if u not in at["update_window_dims"]], strict=True
+    ):
         index_dims[d] = update_dims[u] = f.new(indices[d])
         shared.append(index_dims[d])  # type: ignore[arg-type]
-    batching = zip(at.get("input_batching_dims", ()), at.get("scatter_indices_batching_dims", ()), strict=True)
+    batching = zip(
+        at.get("input_batching_dims", ()), at.get("scatter_indices_batching_dims", ()), strict=True
+    )
     for o, d in batching:
         operand_dims[o] = index_dims[d]
         shared.remove(index_dims[d])  # type: ignore[arg-type]
@@ -189,7 +197,9 @@ def scatter(op: Op) -> Rule:
     if kind is None:
         return rule
     extra = [
-        Strategy((kind, index_dims.index(s), update_dims.index(s)), (kind,), s) for s in shared if f.sizes[s] > 1
+        Strategy((kind, index_dims.index(s), update_dims.index(s)), (kind,), s)
+        for s in shared
+        if f.sizes[s] > 1
     ]
     return Rule(rule.operands, rule.results, f.sizes, [*rule.strategies, *extra], _expand_scatter, rule.work)
 
@@ -219,7 +229,9 @@ def _expand_scatter(b: Builder, op: Op, args: list[Value]) -> list[Value]:
             block = local_block(layout, d, source.type.shape[d], b.mesh)
             parts[k], _ = _localise(b, parts[k], b.offset(layout.dims[d], block), block)
         wide = "i64" if any(p.type.dtype == "i64" for p in parts) else INDEX
-        parts = [p if p.type.dtype == wide else b.op("convert", [p], TensorType(p.type.shape, wide)) for p in parts]
+        parts = [
+            p if p.type.dtype == wide else b.op("convert", [p], TensorType(p.type.shape, wide)) for p in parts
+        ]
         indices = _join(b, op, parts, indices.type.shape)
     return b.local(op, [*args[:n], indices, *args[n + 1 :]])
 

@@ -3,7 +3,7 @@ the n results and reduces once more."""
 
 from __future__ import annotations
 
-
+from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType
 from ..builder import Builder, identity_value
@@ -34,7 +34,9 @@ def reduce(op: Op, scalars: Scalars) -> Rule:
             operands, [kept], shape, expand_plain, reduced=dict.fromkeys(gone, kind), linear=linear, work=work
         )
     if neutral_init(op.regions[0], op.operands[n:], scalars):
-        return factored(operands, [kept] * n, shape, _expand_gathered, exchange=dict.fromkeys(gone, 1.0), work=work)
+        return factored(
+            operands, [kept] * n, shape, _expand_gathered, exchange=dict.fromkeys(gone, 1.0), work=work
+        )
     return factored(operands, [kept] * n, shape, _expand_gathered, whole=gone, work=work)
 
 
@@ -67,7 +69,9 @@ def _expand_gathered(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         return results
     gathered = [b.all_gather(b.reshape(r, (1, *r.type.shape)), axes, 0) for r in results]
     attrs = {**op.attrs, "dimensions": (0,)}
-    return b.multi("reduce", [*gathered, *args[n:]], [r.type for r in results], attrs, op.regions)
+    return b.multi(
+        "reduce", [*gathered, *args[n:]], [r.type for r in results], attrs, clone_regions(op.regions)
+    )
 
 
 RULES = {"reduce": reduce}

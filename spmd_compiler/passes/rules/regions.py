@@ -14,7 +14,14 @@ from ..builder import identity_value
 
 Scalars = Mapping[Value, Dense]  # the scalar constants of the program
 
-_COMPARE = {"EQ": np.equal, "NE": np.not_equal, "LT": np.less, "LE": np.less_equal, "GT": np.greater, "GE": np.greater_equal}
+_COMPARE = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
 _EVALUATE = {
     "add": np.add,
     "subtract": np.subtract,
@@ -50,8 +57,7 @@ def evaluate(block: Block, args: list[np.ndarray]) -> list[np.ndarray] | None:
         else:
             return None
         env[op.results[0]] = np.asarray(value).astype(numpy_dtype(op.results[0].type.dtype))
-    results = [env.get(v) for v in block.returns]
-    return None if any(r is None for r in results) else results
+    return [env[v] for v in block.returns] if all(v in env for v in block.returns) else None
 
 
 def neutral_init(block: Block, inits: list[Value], scalars: Scalars) -> bool:

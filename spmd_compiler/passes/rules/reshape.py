@@ -126,7 +126,9 @@ class ReshapeRule(Rule):
         for wish in wishes:
             kept, carried = carry(wish, self.source, self.target, mesh)
             candidates[(kept, carried)] = None
-            lost = [a for a in wish.placement if a not in kept.axes and not isinstance(wish.placement[a], str)]
+            lost = [
+                a for a in wish.placement if a not in kept.axes and not isinstance(wish.placement[a], str)
+            ]
             lost = [a for a in lost if not any(k.split(":")[0] == a.split(":")[0] for k in kept.axes)]
             for axis in lost:
                 for d in range(len(self.source)):
@@ -142,7 +144,9 @@ class ReshapeRule(Rule):
             for axes in kept.dims:
                 shards *= mesh.axes_size(axes)
             cost = self.work / shards
-            cost += costs.marginal(x.type, x.layout, x.others, demand) + costs.serve(out.type, result, out.demands)
+            cost += costs.marginal(x.type, x.layout, x.others, demand) + costs.serve(
+                out.type, result, out.demands
+            )
             if best is None or cost < best.cost - 1e-9:
                 best = Choice((demand,), (result,), cost)
         assert best is not None

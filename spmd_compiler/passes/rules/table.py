@@ -10,7 +10,19 @@ from typing import Any
 
 from ...ir.graph import Op, Value
 from ..builder import Builder
-from . import batched, convolution, dot, elementwise, gather, identity, reduce, reshape, shape, slicing, window
+from . import (
+    batched,
+    convolution,
+    dot,
+    elementwise,
+    gather,
+    identity,
+    reduce,
+    reshape,
+    shape,
+    slicing,
+    window,
+)
 from .base import Rule, factored
 from .regions import Scalars, is_identity, neutral_init, reducer_kind
 

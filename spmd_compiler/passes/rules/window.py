@@ -21,7 +21,9 @@ def _windowed(op: Op, shape: Sequence[int]) -> list[int]:
     base = at.get("base_dilations", ones)
     padding = at.get("padding", ((0, 0),) * rank)
     return [
-        d for d in range(rank) if window[d] != 1 or strides[d] != 1 or base[d] != 1 or tuple(padding[d]) != (0, 0)
+        d
+        for d in range(rank)
+        if window[d] != 1 or strides[d] != 1 or base[d] != 1 or tuple(padding[d]) != (0, 0)
     ]
 
 
