@@ -54,7 +54,8 @@ class Program:
             with compat.inside_program():
                 lowered = fun.trace(*self.jaxpr.in_avals).lower()
             del mesh
-            module = Annotate(self.mesh)(import_module(lowered.compiler_ir(), self.mesh))
+            source: Any = lowered.compiler_ir()
+            module = Annotate(self.mesh)(import_module(source, self.mesh))
             main = module.main
             for value, layout in zip(main.body.args, self.in_layouts, strict=True):
                 value.layout = layout
