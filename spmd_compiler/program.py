@@ -138,6 +138,8 @@ call_p.def_impl(lambda *args, program: jax.jit(lambda *xs: call_p.bind(*xs, prog
 local_p = compat.Primitive("spmd_local")
 local_p.multiple_results = True
 compat.def_abstract_eval(local_p, lambda *_, program: program.local_avals())
+# Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
 compat.register_module_lowering(
-    local_p, lambda context, program: export_module(program.stages["optimize"], context=context)
+    local_p,
+    lambda context, program: export_module(program.stages["optimize"], context=context, groups="dense"),
 )

@@ -63,7 +63,7 @@ class Annotate:
         work.run()
         attrs = dict(module.attrs)
         if work.resolver.notes:
-            attrs["notes"] = tuple(work.resolver.notes)
+            attrs["notes"] = "\n".join(work.resolver.notes)
         return Module(mesh, module.functions, module.name, attrs)
 
 

@@ -54,6 +54,8 @@ def explain(stages: dict[str, Module]) -> str:
         f"{c.kind} over {'.'.join(c.axes)}: {c.bytes_per_device:,.0f} bytes x {c.trips}  {c.source}  {c.cause}"
         for c in collectives(stages["optimize"])
     ]
+    if notes := stages["import"].attrs.get("notes"):
+        lines += [f"note: {line}" for line in notes.split("\n")]
     book = RuleBook()
     for op in stages["propagate"].walk():
         if op.name in CONTROL or op.name in ("relayout", "return") or not any(v.layout for v in op.results):

@@ -61,7 +61,9 @@ class _Copier:
                 env.update(zip(op.results, hit, strict=True))
                 continue
             results = [Value(v.type, v.layout, v.name) for v in op.results]
-            regions = tuple(self.block(r, known) for r in op.regions)
+            # What a manual region holds is per device: it shares nothing with the code around it.
+            shared = {} if op.name == "manual_computation" else known
+            regions = tuple(self.block(r, shared) for r in op.regions)
             env.update(zip(op.results, results, strict=True))
             ops.append(Op(op.name, operands, results, op.attrs, regions, op.loc))
             if key is not None:
