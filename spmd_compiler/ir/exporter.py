@@ -81,7 +81,8 @@ class _Exporter:
             for function in self._module.functions.values():
                 self._function(function)
         for key, value in self._module.attrs.items():
-            if key not in ("sdy.mesh", "stablehlo.mesh") and not key.startswith("func."):
+            # MLIR's have a dialect; others are the compiler's own, such as "notes".
+            if "." in key and key not in ("sdy.mesh", "stablehlo.mesh") and not key.startswith("func."):
                 top.attributes[key] = self._writer.attribute("module", key, value)
         if self._collectives.used:
             for key, count in (("mhlo.num_partitions", self._module.mesh.size), ("mhlo.num_replicas", 1)):
