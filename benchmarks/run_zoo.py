@@ -39,7 +39,7 @@ def main() -> int:
     if not names:
         print(f"no program matches {' '.join(options.patterns)}; there are: {' '.join(zoo.names())}")
         return 2
-    console = Console()
+    console = Console() if sys.stdout.isatty() else Console(width=200)  # piped, the table is not cut
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("zoo", total=len(names))
