@@ -1,4 +1,4 @@
-"""Runs the zoo through this compiler, Shardy and GSPMD, and writes a table to `benchmarks/results/`.
+"""Runs the zoo through this compiler, Shardy and GSPMD; a complete run writes `benchmarks/results/zoo-*`.
 
     python -m benchmarks.run_zoo ['lm_*' ...] [--parts spmd,shardy,gspmd] [--notime] [--jobs N] [--hlo DIR]
 
@@ -52,7 +52,8 @@ def main() -> int:
             merged = {k: v for rows in pool.map(run, [s for s in shares if s]) for k, v in rows.items()}
     rows = {name: merged[name] for name in names if name in merged}
     zoo_table.show(rows, options.parts, console)
-    if not options.patterns and set(options.parts) == set(PARTS):
+    complete = not options.patterns and set(options.parts) == set(PARTS)
+    if complete and not options.notime and options.jobs == 1:
         for path in zoo_table.write(rows, options.parts, ROOT / "benchmarks" / "results", version("jax")):
             console.print(f"wrote {path.relative_to(ROOT)}")
     return int(any(not r.get("spmd", {"right": True}).get("right") for r in rows.values()))
