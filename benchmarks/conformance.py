@@ -5,6 +5,11 @@
 
 `roundtrip`: import and export of every case that lowers under `jax.jit`. Where the exported text differs from
 the original (`--execute changed`), or for all cases, both are compiled and their results compared bit by bit.
+
+    python benchmarks/conformance.py spmd [--limit N] [--seed S] [--shard i/n] [--x64]
+
+`spmd`: every case through `spmd_jit` with random layouts, uneven ones too, against `jax.jit` on one device.
+
 Exits with 1 if a case is different or an error.
 """
 
@@ -169,11 +174,21 @@ def main() -> int:
     common.add_argument("--x64", action="store_true", help="64-bit mode, which has more cases")
     command = commands.add_parser("roundtrip", parents=[common], help="export ∘ import computes the same")
     command.add_argument("--execute", choices=["none", "changed", "all"], default="changed")
+    commands.add_parser("spmd", parents=[common], help="random layouts on a 2x2x2 mesh, against jax.jit")
     options = parser.parse_args()
+    if options.command == "spmd":
+        import spmd_compiler as spmd
+
+        spmd.configure_virtual_cpus(8)
     jax.config.update("jax_enable_x64", options.x64)
     start = time.perf_counter()
     cases = load_cases(options.limit, options.seed, options.shard)
-    report = sweep(cases, lambda case: roundtrip(case, options.execute))
+    if options.command == "spmd":
+        from benchmarks.conformance_spmd import spmd_check
+
+        report = sweep(cases, lambda case: spmd_check(case, options.seed))
+    else:
+        report = sweep(cases, lambda case: roundtrip(case, options.execute))
     report.show(time.perf_counter() - start)
     return 1 if report.failures else 0
 

@@ -170,6 +170,12 @@ class Module:
     def main(self) -> Function:
         return self.functions["main"]
 
+    def with_body(self, body: Block) -> Module:
+        """The module with another body of `main`."""
+        main = self.main
+        functions = {**self.functions, "main": Function("main", body, True, main.arg_attrs, main.result_attrs)}
+        return Module(self.mesh, functions, self.name, self.attrs)
+
     def walk(self) -> Iterator[Op]:
         for function in self.functions.values():
             yield from function.body.walk()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.clone import clone_regions
-from ..ir.graph import Block, Function, Module, Op, Value
+from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from .builder import Builder
@@ -21,10 +21,8 @@ class Expand:
     name: ClassVar[str] = "expand"
 
     def __call__(self, module: Module) -> Module:
-        main = module.main
-        body = _Expander(module.mesh).block(main.body, {}, keep_layouts=True)
-        function = Function("main", body, True, main.arg_attrs, main.result_attrs)
-        return Module(module.mesh, {"main": function}, module.name, module.attrs)
+        body = _Expander(module.mesh).block(module.main.body, {}, keep_layouts=True)
+        return module.with_body(body)
 
 
 class _Expander:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..ir.graph import Block, Function, Module, Op, Value
+from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout
 from .assignment import Assignment
 from .legalise import legalise
@@ -46,9 +46,7 @@ class Propagate:
                 break
         engine.settle_args(main.body)
         body = legalise(engine, main.body, wanted)
-        function = Function("main", body, True, main.arg_attrs, main.result_attrs)
-        attrs = {**module.attrs}
-        return Module(module.mesh, {"main": function}, module.name, attrs)
+        return module.with_body(body)
 
 
 class Engine(Assignment):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..ir.graph import Block, Function, Module, Op, Value
+from ..ir.graph import Block, Module, Op, Value
 from ..ir.optable import is_pure, may_merge, reducer_kind
 
 _CALLS = {"call": "callee", "composite": "decomposition"}
@@ -13,16 +13,22 @@ _CALLS = {"call": "callee", "composite": "decomposition"}
 
 @dataclass(frozen=True)
 class Simplify:
-    """Leaves only `main`. Running it twice changes nothing more."""
+    """Leaves only `main`, and the functions that custom calls refer to. Running it twice changes nothing more."""
 
     name: ClassVar[str] = "simplify"
 
     def __call__(self, module: Module) -> Module:
-        main = module.main
-        body = _Copier(module).function(main.body)
+        body = _Copier(module).function(module.main.body)
         drop_unused(body)
-        function = Function("main", body, True, main.arg_attrs, main.result_attrs)
-        return Module(module.mesh, {"main": function}, module.name, module.attrs)
+        out = module.with_body(body)
+        called = {
+            name
+            for op in body.walk()
+            if op.name == "custom_call"
+            for name in op.attrs.get("called_computations", ())
+        }
+        out.functions = {n: f for n, f in out.functions.items() if n == "main" or n in called}
+        return out
 
 
 class _Copier:

@@ -1,0 +1,77 @@
+"""Conformance of the whole compiler: a harness case under random layouts gives what `jax.jit` gives on one device."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+import spmd_compiler as spmd
+from benchmarks.conformance import Case, Skip, arrays, first_line
+
+MESH = (("a", 2), ("b", 2), ("c", 2))
+TOLERANCE = {"float64": 1e-9, "complex128": 1e-9, "float32": 2e-4, "complex64": 2e-4, "float16": 2e-2}
+
+
+def spmd_check(case: Case, seed: int) -> str:
+    """ "same result", "same result, with a fallback", or "different: …"."""
+    lowered, args = case.lower()
+    try:
+        expected = lowered.compile()(*args)
+    except Exception as error:
+        raise Skip(f"does not run: {type(error).__name__}: {first_line(error)}") from error
+    mesh = spmd.create_mesh(MESH)
+    rng = np.random.RandomState(zlib.crc32(f"{case.name}{seed}".encode()))
+    leaves, tree = jax.tree.flatten(tuple(args))
+    specs = [random_spec(np.shape(x), rng, even=True) for x in leaves]
+    uneven = [random_spec(np.shape(x), rng, even=False) if rng.rand() < 0.5 else None for x in leaves]
+
+    def constrained(*values: Any) -> Any:
+        xs = [
+            x if s is None else jax.lax.with_sharding_constraint(x, NamedSharding(mesh.to_jax(), s))
+            for x, s in zip(jax.tree.leaves(values), uneven, strict=True)
+        ]
+        return case.function(*jax.tree.unflatten(tree, xs))
+
+    step = spmd.spmd_jit(constrained, mesh=mesh, in_layouts=jax.tree.unflatten(tree, specs))
+    problem = difference(expected, step(*args))
+    if problem:
+        return f"different: {problem} under {specs} then {uneven}"
+    return "same result, with a fallback" if "fallback:" in step.lower(*args).explain() else "same result"
+
+
+def random_spec(shape: tuple[int, ...], rng: np.random.RandomState, even: bool) -> PartitionSpec:
+    """Each axis on a random dim of size 2 or more (that it divides, if `even`), or on none."""
+    dims: list[list[str]] = [[] for _ in shape]
+    sizes = [1] * len(shape)
+    for k in rng.permutation(len(MESH)):
+        axis, n = MESH[k]
+        fits = [d for d, size in enumerate(shape) if size > 1 and (not even or size % (sizes[d] * n) == 0)]
+        if fits and rng.rand() < 0.8:
+            d = fits[rng.randint(len(fits))]
+            dims[d].append(axis)
+            sizes[d] *= n
+    return PartitionSpec(*(tuple(d) if d else None for d in dims))
+
+
+def difference(expected: Any, actual: Any) -> str:
+    """ "" if both agree to rounding, else what differs."""
+    for i, (a, b) in enumerate(zip(arrays(expected), arrays(actual), strict=True)):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"result {i} is {b.dtype}{b.shape}, not {a.dtype}{a.shape}"
+        if a.tobytes() == b.tobytes():
+            continue
+        if a.dtype.kind in "biu":
+            return f"result {i}: {np.sum(a != b)} of {a.size} integers differ"
+        tol = TOLERANCE.get(a.dtype.name, 0.15)
+        wide = "complex128" if jnp.issubdtype(a.dtype, jnp.complexfloating) else "float64"
+        x, y = a.astype(wide), b.astype(wide)
+        scale = np.max(np.abs(x[np.isfinite(x)]), initial=0.0)
+        with np.errstate(all="ignore"):
+            if not np.allclose(x, y, rtol=tol, atol=tol * (scale + 1e-6), equal_nan=True):
+                return f"result {i}: largest difference {np.nanmax(np.abs(x - y)):.3g} of {scale:.3g}"
+    return ""
