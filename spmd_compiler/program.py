@@ -49,8 +49,13 @@ class Program:
         if self._stages is None:
             check_effects(self.jaxpr.jaxpr)
             mesh = self.mesh.to_jax()
-            fun = jax.jit(compat.jaxpr_as_fun(self.jaxpr))
-            fun.__name__ = self.name  # type: ignore[attr-defined]
+            flat = compat.jaxpr_as_fun(self.jaxpr)
+
+            def program(*args: Any) -> Any:
+                return flat(*args)
+
+            program.__name__ = self.name
+            fun = jax.jit(program)
             with compat.inside_program():
                 lowered = fun.trace(*self.jaxpr.in_avals).lower()
             del mesh

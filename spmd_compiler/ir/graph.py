@@ -173,7 +173,10 @@ class Module:
     def with_body(self, body: Block) -> Module:
         """The module with another body of `main`."""
         main = self.main
-        functions = {**self.functions, "main": Function("main", body, True, main.arg_attrs, main.result_attrs)}
+        functions = {
+            **self.functions,
+            "main": Function("main", body, True, main.arg_attrs, main.result_attrs),
+        }
         return Module(self.mesh, functions, self.name, self.attrs)
 
     def walk(self) -> Iterator[Op]:
