@@ -3,96 +3,301 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax._src import config as _config
+from jax._src import core as _core
+from jax._src import source_info_util as _source_info
+from jax._src import tree_util as _tree_util
+from jax._src import xla_bridge as _xla_bridge
+from jax._src.interpreters import pxla as _pxla
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jax.extend import core as jex_core
+from jax.interpreters import ad as _ad
+from jax.interpreters import batching as _batching
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
 Primitive = jex_core.Primitive
+Miss = Callable[..., tuple[Any, Any, bool]]
 
 
+# --------------------------------------------------------------------------------------------- devices
 def backend_started() -> bool:
     """True once JAX has made its first device."""
-    from jax._src import xla_bridge
-
-    return bool(xla_bridge.backends_are_initialized())
+    return bool(_xla_bridge.backends_are_initialized())
 
 
-def shaped_array(shape: tuple[int, ...], dtype: Any) -> Any:
-    return jax.core.ShapedArray(shape, dtype)
+def lowering_platform(devices: Sequence[Any] | None) -> str:
+    """The platform whose lowering rules make programs for these devices (`cpu`, `cuda`, `tpu`); None: the default's."""
+    client = devices[0].client if devices else _xla_bridge.get_backend()
+    return getattr(client, "_raw_platform", client.platform)
 
 
-def def_abstract_eval(primitive: Any, rule: Any) -> None:
-    primitive.def_abstract_eval(rule)
+# ------------------------------------------------------------------------------------- dispatch, tracing
+def cpp_dispatch(
+    name: str, miss: Miss, static_argnums: Sequence[int], static_argnames: Sequence[str]
+) -> Callable[..., Any]:
+    """JAX's C++ dispatcher around `miss`, which it calls for every new signature of arguments.
+
+    `miss` returns what the `_cache_miss` of a `jax.jit` function does: the outputs, what the C++ side needs to run
+    the executable by itself next time (None: it will ask again), and False.
+    """
+
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        return miss(*args, **kwargs)[0]
+
+    if not hasattr(jax.jit(entry), "_cache_miss"):  # a JAX whose dispatcher looks different
+        return entry
+    return _jax.pjit(
+        name,
+        entry,
+        miss,
+        tuple(static_argnums),
+        tuple(static_argnames),
+        object(),
+        _tree_util.dispatch_registry,
+        _pxla.cc_shard_arg,
+        _jax.PjitFunctionCache(capacity=4096),
+    )
 
 
-def register_function_lowering(primitive: Any, function: Any) -> None:
-    """`function(*args, **params)` is traced by JAX in place of the primitive."""
-    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=True))
+def jit_miss(jitted: Any, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:
+    """Runs a `jax.jit` function; returns what its C++ dispatcher would remember of the call."""
+    miss = getattr(jitted, "_cache_miss", None)
+    return (jitted(*leaves), None, False) if miss is None else miss(*leaves)
 
 
-def register_module_lowering(primitive: Any, export: Any) -> None:
-    """`export(context, **params)` gives a module whose main takes and returns what the primitive does."""
-
-    def rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
-        module = export(ctx.module_context.context, **params)
-        main = next(op for op in module.body.operations if op.sym_name.value == "main")
-        types = main.type.results
-        name = mlir.merge_mlir_modules(ctx.module_context.module, "spmd_program", module)
-        call = func_dialect.CallOp(types, ir.FlatSymbolRefAttr.get(name), list(args))
-        return list(call.results)
-
-    mlir.register_lowering(primitive, rule)
+def trace_context() -> Any:
+    """JAX's settings that change what a trace gives (x64, matmul precision, ...), hashable."""
+    return _config.trace_context()
 
 
-def jaxpr_as_fun(jaxpr: Any) -> Any:
+def tracing_mesh(mesh: jax.sharding.AbstractMesh) -> Any:
+    """A context for tracing, in which bare PartitionSpecs are on `mesh`."""
+    return jax.sharding.use_abstract_mesh(mesh)
+
+
+def is_tracing() -> bool:
+    """True while any function is being traced, even if no argument at hand is a tracer."""
+    clean = getattr(_core, "trace_state_clean", None)
+    return not (_core.trace_ctx.is_top_level() if clean is None else clean())
+
+
+def captured_tracers(traced: Any) -> list[Any]:
+    """What a function captured if that includes values being traced: then it all is in front of its jaxpr's arguments."""
+    return list(traced._consts)
+
+
+def primal_of(x: Any) -> Any:
+    """The concrete array under tracers of differentiation, else `x` itself."""
+    while isinstance(x, jax.core.Tracer):
+        inner = getattr(x, "primal", None)
+        if inner is None:
+            return x
+        x = inner
+    return x
+
+
+def shaped_array(shape: tuple[int, ...], dtype: Any, weak_type: bool = False) -> Any:
+    return jax.core.ShapedArray(shape, dtype, weak_type=weak_type)
+
+
+def struct_of(x: Any) -> jax.ShapeDtypeStruct:
+    """Shape, dtype and weakness of an argument as JAX would trace it. TypeError for what is not an array."""
+    aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
+    dtype = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(aval.shape, dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+
+
+def is_extended(dtype: Any) -> bool:
+    """True for dtypes that are made of several physical numbers: random keys."""
+    return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+# ----------------------------------------------------------------------------------------------- jaxprs
+def jaxpr_as_fun(jaxpr: Any) -> Callable[..., list[Any]]:
     return jex_core.jaxpr_as_fun(jaxpr)
+
+
+def output_sources(jaxpr: Any) -> list[Any]:
+    """For each output of a jaxpr: the position of the input that it is, else something that equal outputs share."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    where = {id(v): i for i, v in enumerate(inner.invars)}
+    return [where.get(id(v), _Variable(v)) for v in inner.outvars]
+
+
+class _Variable:
+    """A variable (or literal) of a jaxpr, by identity."""
+
+    def __init__(self, var: Any):
+        self.var = var
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Variable) and self.var is other.var
+
+    def __hash__(self) -> int:
+        return id(self.var)
+
+
+def depending_outputs(jaxpr: Any, first: int) -> list[bool]:
+    """Which outputs depend on the inputs from position `first` on."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    moved = {id(v) for v in inner.invars[first:]}
+    for eqn in inner.eqns:
+        if any(id(v) in moved for v in eqn.invars):
+            moved.update(map(id, eqn.outvars))
+    return [id(v) in moved for v in inner.outvars]
 
 
 def source_line(eqn: Any) -> str:
     """`file:line` of the user's code that made an equation."""
-    from jax._src import source_info_util
-
-    return str(source_info_util.summarize(eqn.source_info))
+    return str(_source_info.summarize(eqn.source_info))
 
 
-def sub_jaxprs(eqn: Any) -> list[Any]:
-    found: list[Any] = []
-    for value in eqn.params.values():
-        for x in value if isinstance(value, (tuple, list)) else (value,):
-            inner = getattr(x, "jaxpr", x)
-            if hasattr(inner, "eqns"):
-                found.append(inner)
-    return found
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation, those of inner jaxprs too."""
+    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        yield eqn
+        for inner in jex_core.jaxprs_in_params(eqn.params):
+            yield from equations(inner)
 
 
-_inside: contextvars.ContextVar[bool] = contextvars.ContextVar("spmd_inside", default=False)
+# ------------------------------------------------------------------------------------------- primitives
+def primitive(name: str, abstract_eval: Callable[..., list[Any]]) -> Any:
+    """A primitive with several results that only runs within `jax.jit`."""
+    p = Primitive(name)
+    p.multiple_results = True
+    p.def_abstract_eval(abstract_eval)
+
+    def impl(*args: Any, **params: Any) -> Any:
+        return jax.jit(lambda *xs: p.bind(*xs, **params))(*args)
+
+    p.def_impl(impl)
+    return p
+
+
+def register_function_lowering(p: Any, function: Callable[..., Any]) -> None:
+    """`function(*args, **params)` is traced by JAX in place of the primitive."""
+    mlir.register_lowering(p, mlir.lower_fun(function, multiple_results=True))
+
+
+def register_module_lowering(p: Any, export: Callable[..., ir.Module]) -> None:
+    """`export(context, **params)` gives a module whose main takes and returns what the primitive does."""
+
+    def rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
+        into = ctx.module_context
+        module = export(into.context, **params)
+        main = next(op for op in module.body.operations if op.sym_name.value == "main")
+        types = main.type.results
+        name = mlir.merge_mlir_modules(into.module, "spmd_program", module, into.symbol_table)
+        call = func_dialect.CallOp(types, ir.FlatSymbolRefAttr.get(name), list(args))
+        return list(call.results)
+
+    mlir.register_lowering(p, rule)
+
+
+def register_marker_lowering(
+    p: Any, target: str, config: Callable[..., str], outside: Callable[..., Any]
+) -> None:
+    """Within a program of ours, an identity that our importer reads: `custom_call @target` with `config(**params)` as
+    its text. Elsewhere `outside(x, **params)` is traced in its place."""
+    lower_outside = mlir.lower_fun(outside, multiple_results=True)
+
+    def rule(ctx: Any, x: Any, **params: Any) -> Any:
+        if program_mesh() is None:
+            return lower_outside(ctx, x, **params)
+        return [custom_call(target, x, config(**params))]
+
+    mlir.register_lowering(p, rule)
+
+
+def custom_call(target: str, operand: Any, config: str) -> Any:
+    """`stablehlo.custom_call @target(operand) {backend_config = config}` of the operand's type."""
+    attributes: dict[str, ir.Attribute] = {
+        "call_target_name": ir.StringAttr.get(target),
+        "backend_config": ir.StringAttr.get(config),
+    }
+    return ir.Operation.create("stablehlo.custom_call", [operand.type], [operand], attributes).results[0]
+
+
+def register_jvp(p: Any, rule: Callable[..., Any]) -> None:
+    """`rule(primals, tangents, **params)`: tangents are None where they are zero; so may be those it returns."""
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        given = [None if isinstance(t, _ad.Zero) else t for t in tangents]
+        outs, out_tangents = rule(primals, given, **params)
+        zeros = [
+            _ad.Zero(_tangent_aval(jax.typeof(x))) if t is None else t
+            for x, t in zip(outs, out_tangents, strict=True)
+        ]
+        return outs, zeros
+
+    _ad.primitive_jvps[p] = jvp
+
+
+def register_transpose(p: Any, rule: Callable[..., Any]) -> None:
+    """`rule(cotangents, args, **params)`: zero cotangents are None; a linear argument is its ShapeDtypeStruct, and gets
+    a cotangent or None; the others get None."""
+
+    def transpose(cotangents: Sequence[Any], *args: Any, **params: Any) -> list[Any]:
+        given = [None if isinstance(t, _ad.Zero) else t for t in cotangents]
+        known = [
+            jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) if _ad.is_undefined_primal(a) else a
+            for a in args
+        ]
+        return list(rule(given, known, **params))
+
+    _ad.primitive_transposes[p] = transpose
+
+
+class BatchAxis(NamedTuple):
+    """The axis of a `vmap`: `spmd_axes` are the mesh axes that the user says it lies on."""
+
+    name: Any
+    size: int
+    spmd_axes: tuple[str, ...]
+
+
+def register_batching(p: Any, rule: Callable[..., Any]) -> None:
+    """`rule(axis, args, dims, **params)` gives outputs and their batch dims; an unbatched argument has the dim None."""
+
+    def batch(axis: Any, args: Sequence[Any], dims: Sequence[Any], **params: Any) -> Any:
+        name = None if axis.name is _core.no_axis_name else axis.name
+        spmd = axis.spmd_name or ()
+        spmd = (spmd,) if isinstance(spmd, str) else tuple(spmd)
+        mapped = [d if isinstance(d, int) else None for d in dims]
+        if all(d is None for d in mapped):
+            outs = p.bind(*args, **params)
+            return outs, [None] * len(outs)
+        return rule(BatchAxis(name, axis.size, spmd), args, mapped, **params)
+
+    _batching.fancy_primitive_batchers[p] = batch
+
+
+def _tangent_aval(aval: Any) -> Any:
+    return aval.to_tangent_aval()
+
+
+# ------------------------------------------------------------------------------------------- our lowering
+_inside: contextvars.ContextVar[Any] = contextvars.ContextVar("spmd_inside", default=None)
 
 
 @contextmanager
-def inside_program() -> Iterator[None]:
-    """While a global program is lowered for our importer, not for XLA."""
-    token = _inside.set(True)
+def inside_program(mesh: Any) -> Iterator[None]:
+    """While a global program on `mesh` is lowered for our importer, not for XLA."""
+    token = _inside.set(mesh)
     try:
         yield
     finally:
         _inside.reset(token)
 
 
-def is_inside_program() -> bool:
+def program_mesh() -> Any:
+    """The mesh of the global program that is being lowered for our importer, else None."""
     return _inside.get()
-
-
-def consts_as_args(closed: Any) -> Any:
-    """The jaxpr with its captured constants as its first arguments."""
-    from jax._src.interpreters import partial_eval as pe
-
-    if not closed.consts:
-        return closed
-    jaxpr = pe.convert_constvars_jaxpr(closed.jaxpr)
-    return jex_core.ClosedJaxpr(jaxpr, ())

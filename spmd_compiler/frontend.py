@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
-from . import compat
 from .errors import ArgumentError, ParseError
 from .ir import layout as ir_layout
 from .ir import mesh as ir_mesh
 from .ir.annotations import AnnotationError
-from .ir.graph import Module
+from .ir.graph import Module, Value
 from .ir.importer import import_module
 from .ir.types import TensorType, numpy_dtype
 from .layout import Layout, is_layout_leaf, leaf_layout
-from .lowered import Compiled, Lowered
+from .lowered import Lowered
 from .mesh import Mesh
+from .partitioned import Partitioned
 from .passes.annotate import Annotate
 from .passes.pipeline import Options, compile_module
-from .program import Program, call_p
+from .signature import Signature
 
 _DONORS = ("jax.buffer_donor", "tf.aliasing_output")
 
@@ -63,7 +63,7 @@ def from_stablehlo(
             main.result_attrs[i]["layout"] = found
     donated = [i for i, attrs in enumerate(main.arg_attrs) if any(key in attrs for key in _DONORS)]
     stages = compile_module(module, options or Options())
-    return _lowered(stages, public, options or Options(), tuple(donated))
+    return _lowered(stages, public, tuple(donated))
 
 
 def _import(source: Any, mesh: Mesh | None) -> Module:
@@ -97,69 +97,19 @@ def _leaves(layouts: Any, count: int, name: str) -> Sequence[Any]:
     return leaves
 
 
-class _Signature(NamedTuple):
-    """What `Program` asks of a jaxpr."""
+def _lowered(stages: dict[str, Module], mesh: Mesh, donated: tuple[int, ...]) -> Lowered:
+    body = stages["propagate"].main.body
 
-    in_avals: list[Any]
-    out_avals: list[Any]
-
-
-class _ModuleProgram(Program):
-    """A program that came as StableHLO, and is compiled already."""
-
-    def __init__(
-        self,
-        stages: dict[str, Module],
-        signature: _Signature,
-        mesh: Mesh,
-        in_layouts: Sequence[ir_layout.Layout],
-        options: Options,
-    ):
-        super().__init__(signature, mesh, in_layouts, [None] * len(signature.out_avals), options, "main")
-        self._stages = stages
+    ins, outs = [_struct(v.type) for v in body.args], [_struct(v.type) for v in body.returns]
+    partitioned = Partitioned("main", mesh, stages, ins, outs, _layouts(body.args), _layouts(body.returns))
+    arguments = Signature(lambda *args: args, (), (), donated, ()).bind(tuple(ins), {})
+    return Lowered(partitioned, arguments, jax.tree.structure(tuple(outs)), quiet=True)
 
 
-def _lowered(stages: dict[str, Module], mesh: Mesh, options: Options, donated: tuple[int, ...]) -> Lowered:
-    settled = stages["propagate"].main.body
-    signature = _Signature([_aval(v.type) for v in settled.args], [_aval(v.type) for v in settled.returns])
-    in_layouts = [v.layout or ir_layout.Layout.replicated(v.type.rank) for v in settled.args]
-    program = _ModuleProgram(stages, signature, mesh, in_layouts, options)
-    in_tree = jax.tree.structure(tuple(signature.in_avals))
-    out_tree = jax.tree.structure(tuple(signature.out_avals))
-    if mesh.is_abstract:
-        return Lowered(program, in_tree, out_tree, None)
-    shardings = [Layout.from_ir(x, mesh).to_jax() for x in in_layouts]
-
-    def main(*args: Any) -> tuple[Any, ...]:
-        return tuple(call_p.bind(*args, program=program))
-
-    jitted = jax.jit(main, in_shardings=tuple(shardings), donate_argnums=donated)
-    avals = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in signature.in_avals]
-    return _Lowered(program, in_tree, out_tree, jitted.trace(*avals), shardings)
+def _layouts(values: Sequence[Value]) -> tuple[ir_layout.Layout, ...]:
+    return tuple(v.layout or ir_layout.Layout.replicated(v.type.rank) for v in values)
 
 
-class _Lowered(Lowered):
-    def __init__(self, program: Program, in_tree: Any, out_tree: Any, traced: Any, shardings: list[Any]):
-        super().__init__(program, in_tree, out_tree, traced)
-        self._shardings = shardings
-
-    def compile(self) -> Compiled:
-        return _Compiled(self._traced.lower().compile(), self._shardings)
-
-
-class _Compiled(Compiled):
-    """Takes arrays as they lie: the caller need not know which layouts the compiler chose."""
-
-    def __init__(self, executable: Any, shardings: list[Any]):
-        super().__init__(executable)
-        self._shardings = shardings
-
-    def __call__(self, *args: Any) -> Any:
-        if len(args) != len(self._shardings):
-            raise ArgumentError(f"@main takes {len(self._shardings)} arguments, not {len(args)}")
-        return self._executable(*jax.device_put(list(args), self._shardings))
-
-
-def _aval(type: Any) -> Any:
+def _struct(type: Any) -> jax.ShapeDtypeStruct:
     assert isinstance(type, TensorType)
-    return compat.shaped_array(type.shape, numpy_dtype(type.dtype))
+    return jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype))

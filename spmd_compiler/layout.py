@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .errors import LayoutError
+from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
 from .ir.layout import PARTIAL_KINDS
-from .ir.mesh import parse_axis
+from .ir.types import TensorType
 from .mesh import Mesh
+from .refinement import Refinement, coarse_axes, coarsen
 
-UNSHARDED = None
-Spec = None | str | tuple[str, ...]
+UNSHARDED = "unsharded"
+Spec = str | tuple[str, ...] | None
 
 
 class Layout:
-    """`Layout(["batch", UNSHARDED], mesh)`: one spec per dim, which is UNSHARDED (None), an axis or a tuple of axes, major
-    to minor. `partial={"model": "sum"}`: every device along `model` holds a term of the sum.
+    """`Layout(["batch", UNSHARDED], mesh)`: a spec per dim, which is UNSHARDED (or None), an axis, or a tuple of axes,
+    major to minor. `partial={"model": "sum"}`: every device along `model` holds a term of the sum.
 
     Raises LayoutError for an axis that the mesh lacks, one used twice, or an unknown reduction.
     """
@@ -29,19 +28,25 @@ class Layout:
     __slots__ = ("ir", "mesh")
 
     def __init__(self, specs: Sequence[Spec], mesh: Mesh, partial: Mapping[str, str] | None = None):
-        dims = tuple(() if s is None else (s,) if isinstance(s, str) else tuple(s) for s in specs)
-        used = [a for axes in dims for a in axes] + list(partial or ())
+        if isinstance(specs, str):
+            raise LayoutError(f"layout {specs!r}: give a list with a spec per dim")
+        dims = tuple(_axes(s) for s in specs)
+        partial = partial or {}
+        used = [a for axes in dims for a in axes] + list(partial)
+        text = f"layout {list(specs)}" + (f" partial {dict(partial)}" if partial else "")
         for axis in used:
             if not isinstance(axis, str) or axis not in mesh:
-                raise LayoutError(f"layout {list(specs)}: {mesh!r} has no axis {axis!r}")
+                raise LayoutError(
+                    f"{text}: {mesh!r} has no axis {axis!r}; it has {', '.join(mesh.axis_names)}"
+                )
             if used.count(axis) > 1:
                 raise LayoutError(
-                    f"layout {list(specs)}: axis {axis!r} is used twice; each axis shards one dim"
+                    f"{text}: axis {axis!r} is used twice; an axis shards one dim, or is partial"
                 )
-        for axis, kind in (partial or {}).items():
+        for axis, kind in partial.items():
             if kind not in PARTIAL_KINDS:
-                raise LayoutError(f"partial over {axis!r}: {kind!r} is not one of {', '.join(PARTIAL_KINDS)}")
-        self.ir = ir_layout.Layout(dims, tuple((partial or {}).items()))
+                raise LayoutError(f"{text}: {kind!r} over {axis!r} is not one of {', '.join(PARTIAL_KINDS)}")
+        self.ir = ir_layout.Layout(dims, tuple(partial.items()))
         self.mesh = mesh
 
     @classmethod
@@ -50,8 +55,44 @@ class Layout:
         self.ir, self.mesh = layout, mesh
         return self
 
+    @classmethod
+    def replicated(cls, mesh: Mesh, rank: int) -> Layout:
+        return cls.from_ir(ir_layout.Layout.replicated(rank), mesh)
+
+    @classmethod
+    def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
+        """Dim `axis` (the first) on mesh axis `batch_dim`."""
+        if not -rank <= axis < rank:
+            raise LayoutError(f"a layout of rank {rank} has no dim {axis} to shard on {batch_dim!r}")
+        axis %= rank
+        return cls([batch_dim if d == axis else None for d in range(rank)], mesh)
+
+    @classmethod
+    def inner_sharded(cls, mesh: Mesh, inner_dim: str, rank: int) -> Layout:
+        """The last dim on mesh axis `inner_dim`."""
+        return cls.batch_sharded(mesh, inner_dim, rank, axis=-1)
+
+    @classmethod
+    def from_jax(cls, sharding: NamedSharding, rank: int) -> Layout:
+        """From a NamedSharding of an array with `rank` dims. Raises LayoutError for another kind of sharding."""
+        if not isinstance(sharding, NamedSharding):
+            raise LayoutError(f"{sharding} names no mesh axes; a Layout comes from a NamedSharding")
+        mesh, origin = coarsen(sharding.mesh)
+        dims = tuple(coarse_axes(mesh, _axes(s), origin) for s in spec_dims(sharding.spec, rank))
+        unreduced = getattr(sharding.spec, "unreduced", None) or ()
+        return cls(dims, mesh, dict.fromkeys(unreduced, "sum"))
+
+    def to_jax(self) -> NamedSharding:
+        """The `NamedSharding`; over a mesh with split axes where the layout has sub-axes. LayoutError for a partial
+        layout, which has none."""
+        if self.ir.partial:
+            raise LayoutError(f"{self} is partial, which no NamedSharding says; relayout it first")
+        refinement = Refinement(self.mesh, [self.ir])
+        return NamedSharding(refinement.mesh.to_jax(), refinement.spec(self.ir))
+
     @property
     def specs(self) -> tuple[Spec, ...]:
+        """The spec of each dim; None for an unsharded one."""
         return tuple(None if not d else d[0] if len(d) == 1 else d for d in self.ir.dims)
 
     @property
@@ -62,38 +103,25 @@ class Layout:
     def rank(self) -> int:
         return self.ir.rank
 
-    @classmethod
-    def replicated(cls, mesh: Mesh, rank: int) -> Layout:
-        return cls([None] * rank, mesh)
+    def is_fully_replicated(self) -> bool:
+        return self.ir.is_replicated
 
-    @classmethod
-    def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int) -> Layout:
-        """The first dim on axis `batch_dim`."""
-        return cls([batch_dim] + [None] * (rank - 1), mesh)
+    def num_shards(self, dim: int) -> int:
+        """In how many blocks `dim` is cut."""
+        return self.mesh.axes_size(self.ir.dims[dim])
 
-    @classmethod
-    def inner_sharded(cls, mesh: Mesh, inner_dim: str, rank: int) -> Layout:
-        """The last dim on axis `inner_dim`."""
-        return cls([None] * (rank - 1) + [inner_dim], mesh)
+    def local_shape_from_global_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of each device's block, padding included."""
+        return ir_layout.local_type(TensorType(tuple(shape), "i8"), self.ir, self.mesh).shape
 
-    def delete(self, dims: Sequence[int]) -> Layout:
+    def global_shape_from_local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        return tuple(n * self.num_shards(d) for d, n in enumerate(shape))
+
+    def delete(self, dims: Iterable[int]) -> Layout:
         """The layout without the given dims, as after a reduction that drops them."""
         gone = {d % self.rank for d in dims}
-        return Layout([s for d, s in enumerate(self.specs) if d not in gone], self.mesh, self.partial)
-
-    @classmethod
-    def from_jax(cls, sharding: NamedSharding, rank: int) -> Layout:
-        mesh = Mesh.from_jax(sharding.mesh)
-        return cls(spec_dims(sharding.spec, rank), mesh)
-
-    def to_jax(self) -> NamedSharding:
-        """The `NamedSharding`; over a mesh with split axes where the layout has sub-axes. A partial has none:
-        LayoutError."""
-        if self.ir.partial:
-            raise LayoutError(f"{self} is partial: no NamedSharding says that; relayout it first")
-        mesh, names = refined(self.mesh, [self.ir])
-        dims = tuple(tuple(n for a in axes for n in names.get(a, (a,))) for axes in self.ir.dims)
-        return NamedSharding(mesh.to_jax(), PartitionSpec(*(d if d else None for d in dims)))
+        kept = tuple(axes for d, axes in enumerate(self.ir.dims) if d not in gone)
+        return Layout.from_ir(ir_layout.Layout(kept, self.ir.partial), self.mesh)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Layout) and self.ir is other.ir and self.mesh == other.mesh
@@ -105,67 +133,63 @@ class Layout:
         return f"Layout({self.ir}, {self.mesh!r})"
 
 
-def spec_dims(spec: PartitionSpec, rank: int) -> list[Spec]:
+def _axes(spec: Spec) -> tuple[str, ...]:
+    if spec is None or spec == UNSHARDED:
+        return ()
+    return (spec,) if isinstance(spec, str) else tuple(spec)
+
+
+def spec_dims(spec: PartitionSpec, rank: int) -> list[Any]:
     """The dims of a PartitionSpec, filled up to `rank`."""
     dims: list[Any] = list(spec)
     if len(dims) > rank:
         raise LayoutError(f"{spec} has {len(dims)} dims, but the value has {rank}")
+    if any(d is PartitionSpec.UNCONSTRAINED for d in dims):
+        raise LayoutError(f"{spec}: an unconstrained dim is no layout; give None for the whole leaf")
     return [*dims, *[None] * (rank - len(dims))]
 
 
-def refined(mesh: Mesh, layouts: Sequence[ir_layout.Layout]) -> tuple[Mesh, dict[str, tuple[str, ...]]]:
-    """The mesh with every axis cut where some layout has a sub-axis, and the names of each axis' pieces."""
-    cuts: dict[str, set[int]] = {}
-    subs = {a for layout in layouts for a in layout.axes if ":" in a}
-    for axis in subs:
-        name, pre, size = parse_axis(axis)
-        assert size is not None
-        cuts.setdefault(name, {1, mesh.shape[name]}).update((pre, pre * size))
-    if not cuts:
-        return mesh, {}
-    axes: list[tuple[str, int]] = []
-    pieces: dict[str, list[tuple[int, int, str]]] = {}
-    for name, size in mesh.axes:
-        points = sorted(cuts.get(name, {1, size}))
-        if len(points) <= 2:
-            axes.append((name, size))
-            continue
-        for k, (low, high) in enumerate(itertools.pairwise(points)):
-            axes.append((f"{name}_{k}", high // low))
-            pieces.setdefault(name, []).append((low, high, f"{name}_{k}"))
-    names = {name: tuple(n for _, _, n in parts) for name, parts in pieces.items()}
-    for axis in subs:
-        name, pre, size = parse_axis(axis)
-        assert size is not None
-        names[axis] = tuple(n for low, high, n in pieces[name] if pre <= low and high <= pre * size)
-    return Mesh(axes, mesh.devices), names
+LayoutLeaf = Layout | PartitionSpec | NamedSharding
 
 
-def leaf_layout(leaf: Any, mesh: Mesh, rank: int, where: str) -> ir_layout.Layout:
-    """The IR layout of a user's leaf: `Layout`, `PartitionSpec` or `NamedSharding`. Raises LayoutError naming `where`."""
-    if isinstance(leaf, Layout):
-        if leaf.mesh != mesh:
-            raise LayoutError(
-                f"{where}: its layout is on {leaf.mesh!r}, the program on {mesh!r}; use one mesh"
-            )
-        layout = leaf
-    elif isinstance(leaf, NamedSharding):
-        if dict(leaf.mesh.shape) != mesh.shape:
-            raise LayoutError(
-                f"{where}: its sharding is on {leaf.mesh}, the program on {mesh!r}; use one mesh"
-            )
-        layout = Layout(spec_dims(leaf.spec, rank), mesh)
-    elif isinstance(leaf, PartitionSpec):
-        try:
+def is_layout_leaf(x: Any) -> bool:
+    return x is None or isinstance(x, LayoutLeaf)
+
+
+def leaf_layout(leaf: LayoutLeaf, mesh: Mesh, rank: int, where: str) -> ir_layout.Layout:
+    """The IR layout of a user's leaf for a value of `rank` dims. Raises LayoutError or MeshError naming `where`."""
+    try:
+        if isinstance(leaf, PartitionSpec):
             layout = Layout(spec_dims(leaf, rank), mesh)
-        except LayoutError as error:
-            raise LayoutError(f"{where}: {error}") from None
-    else:
-        raise LayoutError(f"{where}: {leaf!r} is no Layout, PartitionSpec, NamedSharding or None")
+        else:
+            layout = leaf if isinstance(leaf, Layout) else Layout.from_jax(leaf, rank)
+    except LayoutError as error:
+        raise LayoutError(f"{where}: {error}") from None
+    if layout.mesh != mesh and (mesh.is_abstract == layout.mesh.is_abstract or layout.mesh.axes != mesh.axes):
+        raise MeshError(
+            f"{where}: its layout is on {_describe(layout.mesh)}, the program on {_describe(mesh)}; "
+            "one call has one mesh"
+        )
     if layout.rank != rank:
         raise LayoutError(f"{where}: layout {layout.ir} has {layout.rank} dims, but the value has {rank}")
     return layout.ir
 
 
-def is_layout_leaf(x: Any) -> bool:
-    return x is None or isinstance(x, (Layout, PartitionSpec, jax.sharding.Sharding))
+def _describe(mesh: Mesh) -> str:
+    if mesh.devices is None:
+        return f"an abstract {mesh!r}"
+    ids = ",".join(str(d.id) for d in mesh.devices[:8])
+    return f"{mesh!r} of devices {ids}{',...' if mesh.size > 8 else ''}"
+
+
+def check_divides(layout: ir_layout.Layout, shape: tuple[int, ...], mesh: Mesh, where: str) -> None:
+    """Raises LayoutError where a dim is not divided evenly, or the layout is partial: no array can lie so."""
+    if layout.partial:
+        raise LayoutError(f"{where}: layout {layout} is partial; partial sums exist only inside a program")
+    for d, axes in enumerate(layout.dims):
+        n = mesh.axes_size(axes)
+        if shape[d] % n:
+            raise LayoutError(
+                f"{where}: dim {d} of size {shape[d]} does not divide into {n} shards over {'.'.join(axes)}, as "
+                f"layout {layout} on {mesh!r} asks; pad it, or leave that dim unsharded"
+            )

@@ -2,52 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 
-from .errors import MeshError
+from .errors import ArgumentError, MeshError
+from .ir import layout as ir_layout
 from .ir.exporter import export_text
 from .ir.graph import Module
 from .layout import Layout
+from .partitioned import Partitioned
 from .passes.report import Collective, collectives, explain
-from .program import Program
+from .placement import Placer
+from .signature import Call
 
 
 class Lowered:
-    """A compiled program before XLA. `stages`: "import", "propagate", "expand", "optimize" -> `ir.Module`."""
+    """A partitioned program before XLA."""
 
-    def __init__(self, program: Program, in_tree: Any, out_tree: Any, traced: Any):
-        self._program = program
-        self._in_tree, self._out_tree = in_tree, out_tree
-        self._traced = traced
-
-    @property
-    def stages(self) -> dict[str, Module]:
-        return self._program.stages
-
-    def as_text(self, stage: str = "optimize") -> str:
-        return str(self.stages[stage])
-
-    def stablehlo(self) -> str:
-        """The per-device module's text."""
-        return export_text(self.stages["optimize"], locations=False)
+    def __init__(self, partitioned: Partitioned, arguments: Call, out_tree: Any, quiet: bool = False):
+        """`arguments` and `out_tree`: the structure of arguments and result. `quiet`: arguments in another layout are
+        relaid without a warning."""
+        self._partitioned, self._arguments, self._out_tree, self._quiet = (
+            partitioned,
+            arguments,
+            out_tree,
+            quiet,
+        )
 
     @property
     def in_layouts(self) -> Any:
-        """The layouts of the arguments, as a tuple of their pytrees."""
-        n = self._in_tree.num_leaves
-        layouts = self._program.in_layouts[len(self._program.in_layouts) - n :]
-        return jax.tree.unflatten(self._in_tree, [Layout.from_ir(x, self._program.mesh) for x in layouts])
+        """The layouts of the arguments, in their structure: a tuple, or (tuple, dict) if there are keywords."""
+        layouts = self._public(self._partitioned.in_layouts)
+        return self._arguments.arrange(layouts[len(layouts) - len(self._arguments.leaves) :])
 
     @property
     def out_layouts(self) -> Any:
-        layouts = [Layout.from_ir(x, self._program.mesh) for x in self._program.out_layouts]
-        return jax.tree.unflatten(self._out_tree, layouts)
+        """The layouts of the result, in its structure."""
+        return jax.tree.unflatten(self._out_tree, self._public(self._partitioned.out_layouts))
+
+    def _public(self, layouts: Sequence[ir_layout.Layout]) -> list[Layout]:
+        return [Layout.from_ir(x, self._partitioned.mesh) for x in layouts]
+
+    @property
+    def stages(self) -> dict[str, Module]:
+        """`ir.Module` by stage, in order: "import", "propagate", "expand", "optimize"."""
+        return self._partitioned.stages
+
+    def as_text(self, stage: str = "optimize") -> str:
+        """A stage as IR text. Raises ArgumentError for a stage that doesn't exist."""
+        if stage not in self.stages:
+            raise ArgumentError(f"no stage {stage!r}; there are {', '.join(self.stages)}")
+        return str(self.stages[stage])
+
+    def stablehlo(self) -> str:
+        """The per-device module as StableHLO text."""
+        return export_text(self._partitioned.module)
 
     def collectives(self) -> list[Collective]:
         """The collectives of the last stage, in program order."""
-        return collectives(self.stages["optimize"])
+        return collectives(self._partitioned.module)
 
     def comm_bytes(self) -> float:
         """Bytes that each device sends per call (ring model, loops counted by their trips)."""
@@ -59,29 +74,61 @@ class Lowered:
 
     def compile(self) -> Compiled:
         """Compiles with XLA. Raises MeshError for an abstract mesh."""
-        if self._traced is None:
+        part = self._partitioned
+        if part.mesh.is_abstract:
             raise MeshError(
-                "the mesh is abstract: there are no devices to compile for; use create_mesh with devices"
+                f"{part.mesh!r} is abstract: there are no devices to compile for. Look at the program with .stages and "
+                ".stablehlo(), or use a mesh of devices"
             )
-        return Compiled(self._traced.lower().compile())
+        jitted = part.jitted(self._out_tree, self._arguments.donated)
+        return Compiled(jitted.lower(*part.ins).compile(), part, self._arguments, self._quiet)
 
 
 class Compiled:
-    """An executable: call it with arrays that have the program's layouts."""
+    """An executable. Call it with arguments like those it was lowered for; static ones are fixed, and left out."""
 
-    def __init__(self, executable: Any):
-        self._executable = executable
+    def __init__(self, executable: Any, partitioned: Partitioned, arguments: Call, quiet: bool = False):
+        self._executable, self._partitioned, self._arguments = executable, partitioned, arguments
+        self._placer = Placer(partitioned.name, quiet)
 
-    def __call__(self, *args: Any) -> Any:
-        return self._executable(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Raises ArgumentError for arguments of another structure or type than it was lowered for."""
+        values = (*args, *(kwargs[k] for k in sorted(kwargs)))
+        leaves, tree = jax.tree.flatten(values)
+        if len(values) != len(self._arguments.slots):
+            raise ArgumentError(
+                f"{self._partitioned.name} takes {len(self._arguments.slots)} arguments, not {len(values)}"
+            )
+        if tree != self._arguments.tree:
+            raise ArgumentError(
+                f"{self._partitioned.name} was compiled for arguments {self._arguments.tree}, not {tree}"
+            )
+        paths, ins = self._arguments.paths, self._partitioned.ins
+        for leaf, want, path in zip(leaves, ins, paths, strict=True):
+            if jax.numpy.shape(leaf) != want.shape:
+                raise ArgumentError(
+                    f"{path} has shape {jax.numpy.shape(leaf)}; it was compiled for {want.shape}"
+                )
+        part = self._partitioned
+        moved = self._placer.place(leaves, paths, part.in_shardings, part.mesh)
+        return self._executable(*(leaves if moved is None else moved))
 
     def as_text(self) -> str:
         """The optimized HLO."""
         return self._executable.as_text()
 
     def memory_analysis(self) -> Any:
+        """XLA's account of the memory on one device."""
         return self._executable.memory_analysis()
+
+    def cost_analysis(self) -> Any:
+        return self._executable.cost_analysis()
+
+    @property
+    def input_shardings(self) -> Any:
+        return self._arguments.arrange(self._partitioned.in_shardings)
 
     @property
     def output_shardings(self) -> Any:
+        """The shardings of the result, in its structure."""
         return self._executable.output_shardings

@@ -2,62 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import AbstractMesh, AxisType
 
 from .errors import MeshError
 from .ir import mesh as ir_mesh
 
 
 class Mesh(ir_mesh.Mesh):
-    """Named axes over devices, row-major. `devices` is None for an abstract mesh."""
+    """Named axes over devices, row-major. `devices` is None for an abstract mesh.
 
-    __slots__ = ("_jax", "devices")
+    Raises MeshError for a repeated or malformed axis, for a number of devices that is not the product of the sizes,
+    for a device given twice, and for devices of several kinds.
+    """
+
+    __slots__ = ("_abstract", "_jax", "devices")
 
     def __init__(
         self, axes: Iterable[tuple[str, int]] | Mapping[str, int], devices: Sequence[Any] | None = None
     ):
         try:
             super().__init__(axes)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise MeshError(str(error)) from None
         self.devices = None if devices is None else tuple(devices)
         self._jax: Any = None
+        self._abstract: Any = None
         if self.devices is not None:
-            if len(self.devices) != self.size:
-                raise MeshError(
-                    f"{self!r} has {self.size} positions, but {len(self.devices)} devices are given: "
-                    "make the product of the sizes equal to the number of devices"
-                )
-            kinds = {d.platform for d in self.devices}
-            if len(kinds) > 1:
-                raise MeshError(f"one mesh can't mix devices of different kinds: {', '.join(sorted(kinds))}")
+            self._check_devices(self.devices)
+
+    def _check_devices(self, devices: tuple[Any, ...]) -> None:
+        if len(devices) != self.size:
+            raise MeshError(
+                f"{self!r} has {self.size} positions, but there are {len(devices)} devices: "
+                "make the product of the sizes equal to the number of devices, or pass devices="
+            )
+        if len(set(devices)) != len(devices):
+            raise MeshError(f"{self!r}: a device is given twice; each position has its own device")
+        kinds = {f"{d.platform} {d.device_kind}" for d in devices}
+        if len(kinds) > 1:
+            raise MeshError(f"one mesh can't mix devices of different kinds: {', '.join(sorted(kinds))}")
 
     @property
     def is_abstract(self) -> bool:
         return self.devices is None
 
+    @property
+    def dim_names(self) -> tuple[str, ...]:
+        """The axis names, by DTensor's name for them."""
+        return self.axis_names
+
+    def dim_size(self, name: str) -> int:
+        """Size of an axis; MeshError if there is no such axis."""
+        if name not in self.shape:
+            raise MeshError(f"{self!r} has no axis {name!r}")
+        return self.shape[name]
+
     @classmethod
-    def from_jax(cls, mesh: Any) -> Mesh:
+    def from_jax(cls, mesh: jax.sharding.Mesh | AbstractMesh) -> Mesh:
         """From `jax.sharding.Mesh` or `AbstractMesh`."""
         axes = list(mesh.shape.items())
-        if isinstance(mesh, jax.sharding.Mesh):
-            return cls(axes, list(mesh.devices.flat))
-        return cls(axes)
+        return cls(axes, list(mesh.devices.flat)) if isinstance(mesh, jax.sharding.Mesh) else cls(axes)
 
     def to_jax(self) -> Any:
-        """`jax.sharding.Mesh`, or `AbstractMesh` if there are no devices."""
+        """`jax.sharding.Mesh`, or `AbstractMesh` if there are no devices; its axes are of type Auto."""
         if self._jax is None:
             names, sizes = self.axis_names, tuple(self.shape.values())
             if self.devices is None:
-                self._jax = jax.sharding.AbstractMesh(sizes, names)
+                self._jax = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
             else:
-                self._jax = jax.sharding.Mesh(np.array(self.devices, dtype=object).reshape(sizes), names)
+                devices = np.empty(len(self.devices), dtype=object)
+                devices[:] = self.devices
+                self._jax = jax.sharding.Mesh(devices.reshape(sizes), names)
         return self._jax
+
+    @property
+    def abstract(self) -> AbstractMesh:
+        """The axes alone, as JAX's `AbstractMesh`."""
+        if self._abstract is None:
+            mesh = self.to_jax()
+            self._abstract = mesh if self.devices is None else mesh.abstract_mesh
+        return self._abstract
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Mesh) and self.devices != other.devices:
@@ -74,24 +105,28 @@ def create_mesh(
     *,
     abstract: bool = False,
 ) -> Mesh:
-    """A mesh over `devices` (default: all), or an abstract one of any size. Raises MeshError if the sizes don't fit."""
+    """A mesh over `devices` (default: all), or an abstract one of any size. `axes`: pairs or a dict of name and size,
+    major to minor. Raises MeshError if the sizes don't fit the devices."""
     if abstract:
+        if devices is not None:
+            raise MeshError("an abstract mesh has no devices; drop devices= or abstract=True")
         return Mesh(axes)
     return Mesh(axes, list(devices) if devices is not None else jax.devices())
 
 
-_current: list[Mesh] = []
+_default: ContextVar[Mesh | None] = ContextVar("spmd_default_mesh", default=None)
 
 
 @contextmanager
-def default_mesh(mesh: Mesh) -> Any:
+def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
     """Within it, `spmd_jit` functions and DTensor calls that are given no mesh use this one."""
-    _current.append(mesh)
+    token = _default.set(mesh)
     try:
         yield mesh
     finally:
-        _current.pop()
+        _default.reset(token)
 
 
 def get_default_mesh() -> Mesh | None:
-    return _current[-1] if _current else None
+    """The mesh of the innermost `default_mesh`, or None."""
+    return _default.get()

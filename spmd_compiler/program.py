@@ -1,150 +1,236 @@
-"""A traced program and its compilation: the jaxpr, layouts in and out, the stages, and how it runs inside `jax.jit`."""
+"""A traced function, and the request to partition it: what to compile, for which mesh and layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
-from jax.sharding import PartitionSpec
 
 from . import compat
-from .errors import LayoutError, UnsupportedError
-from .ir import layout as ir_layout
-from .ir.exporter import export_module
+from .errors import LayoutError, MeshError, UnsupportedError
 from .ir.graph import Module
 from .ir.importer import import_module
-from .ir.layout import is_even, local_type
-from .ir.types import TensorType, numpy_dtype
-from .layout import refined
+from .ir.layout import Layout
 from .mesh import Mesh
+from .partitioned import Partitioned
 from .passes.annotate import Annotate
 from .passes.pipeline import Options, compile_module
+from .refinement import Refinement
 
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "outside_call")
+_CALLBACKS = ("callback", "debug_print", "infeed", "outfeed")
 
 
 class Program:
-    """One function on one mesh. `out_layouts[i]` is None where the compiler chooses. Stages are made on first use."""
+    """A jaxpr with its name, and how it lowers to StableHLO. `traced` saves a retrace where the jaxpr came from one."""
 
-    def __init__(
-        self,
-        jaxpr: Any,
-        mesh: Mesh,
-        in_layouts: Sequence[ir_layout.Layout],
-        out_layouts: Sequence[ir_layout.Layout | None],
-        options: Options,
-        name: str,
-    ):
+    def __init__(self, jaxpr: Any, name: str, traced: Any = None):
         self.jaxpr = jaxpr
-        self.mesh = mesh
-        self.in_layouts = tuple(in_layouts)
-        self.wanted = tuple(out_layouts)
-        self.options = options
         self.name = name
-        self._stages: dict[str, Module] | None = None
+        self._traced = traced
+        self.ins = tuple(_struct(a) for a in jaxpr.in_avals)
+        self.outs = tuple(_struct(a) for a in jaxpr.out_avals)
+        self.run: Callable[..., list[Any]] = compat.jaxpr_as_fun(jaxpr)
+        self.derived: dict[Any, Any] = {}  # its derivatives and batched forms, see `transforms`
+        self.compiled: dict[Request, Partitioned] = {}
 
-    @property
-    def stages(self) -> dict[str, Module]:
-        if self._stages is None:
-            check_effects(self.jaxpr.jaxpr)
-            mesh = self.mesh.to_jax()
-            flat = compat.jaxpr_as_fun(self.jaxpr)
+    @classmethod
+    def trace(cls, function: Callable[..., Any], args: Sequence[Any], mesh: Mesh, name: str) -> Program:
+        """Traces `function(*args) -> list` for arguments like these."""
+        with compat.tracing_mesh(mesh.abstract):
+            return cls(jax.make_jaxpr(function)(*args), name)
 
-            def program(*args: Any) -> Any:
-                return flat(*args)
-
-            program.__name__ = self.name
-            fun = jax.jit(program)
-            with compat.inside_program():
-                lowered = fun.trace(*self.jaxpr.in_avals).lower()
-            del mesh
-            source: Any = lowered.compiler_ir()
-            module = Annotate(self.mesh)(import_module(source, self.mesh))
-            main = module.main
-            for value, layout in zip(main.body.args, self.in_layouts, strict=True):
-                value.layout = layout
-            for attrs, layout in zip(main.result_attrs, self.wanted, strict=True):
-                attrs.pop("layout", None)
-                if layout is not None:
-                    attrs["layout"] = layout
-            self._stages = compile_module(module, self.options)
-        return self._stages
-
-    @property
-    def out_layouts(self) -> tuple[ir_layout.Layout, ...]:
-        layouts = [v.layout for v in self.stages["propagate"].main.body.returns]
-        return tuple(x for x in layouts if x is not None)
-
-    def check_inputs(self, names: Sequence[str]) -> None:
-        """Raises LayoutError where an argument's dim is not divided by its axes."""
-        for name, aval, layout in zip(names, self.jaxpr.in_avals, self.in_layouts, strict=True):
-            type = TensorType(tuple(aval.shape), "i8")
-            if not is_even(layout, type, self.mesh):
-                raise LayoutError(
-                    f"{name}: layout {layout} does not divide shape {list(aval.shape)} on {self.mesh!r}; "
-                    "pad the argument, or leave that dim unsharded"
+    def check_effects(self) -> None:
+        """Raises UnsupportedError for an op that calls back to the host: there is no one device it would run for."""
+        for eqn in compat.equations(self.jaxpr):
+            name = eqn.primitive.name
+            if any(part in name for part in _CALLBACKS):
+                raise UnsupportedError(
+                    f"{compat.source_line(eqn)}: {name} calls back to the host, which a partitioned program can't "
+                    "do; move it out of the spmd_jit function, or remove it"
                 )
 
-    def run(self, *args: Any) -> list[Any]:
-        """The program on (traced) global arrays: a shard_map around the per-device module."""
-        mesh, names = refined(self.mesh, [*self.in_layouts, *self.out_layouts])
+    def import_on(self, mesh: Mesh) -> Module:
+        """The program as IR, with the layouts that it constrains values to."""
+        with compat.tracing_mesh(mesh.abstract), compat.inside_program(mesh):
+            traced = self._traced
+            if traced is None:
 
-        def spec(layout: ir_layout.Layout) -> PartitionSpec:
-            dims = (tuple(n for a in axes for n in names.get(a, (a,))) for axes in layout.dims)
-            return PartitionSpec(*(d if d else None for d in dims))
+                def run(*args: Any) -> list[Any]:
+                    return self.run(*args)
 
-        local = jax.shard_map(
-            lambda *xs: local_p.bind(*xs, program=self),
-            mesh=mesh.to_jax(),
-            in_specs=tuple(map(spec, self.in_layouts)),
-            out_specs=[spec(x) for x in self.out_layouts],
-            check_vma=False,
+                run.__name__ = self.name
+                traced = jax.jit(run, keep_unused=True).trace(*self.ins)
+            lowered = traced.lower(lowering_platforms=(compat.lowering_platform(mesh.devices),))
+        source: Any = lowered.compiler_ir()
+        return Annotate(mesh)(import_module(source, mesh))
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The layout that the compiler chooses for a result of another request. `batched`: dims inserted since, each with
+    its mesh axes."""
+
+    request: Request
+    index: int
+    batched: tuple[tuple[int, tuple[str, ...]], ...] = ()
+
+    def resolve(self) -> Layout:
+        layout = self.request.compile().out_layouts[self.index]
+        for dim, axes in self.batched:
+            layout = insert_dim(layout, dim, axes)
+        return layout
+
+
+Wanted = Layout | Chosen | None
+
+
+def insert_dim(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:
+    """The layout with one more dim, on those of `axes` that it doesn't use."""
+    free = tuple(a for a in axes if a not in layout.axes)
+    return Layout((*layout.dims[:dim], free, *layout.dims[dim:]), layout.partial)
+
+
+def batched(wanted: Wanted, dim: int | None, axes: tuple[str, ...]) -> Wanted:
+    if dim is None or wanted is None:
+        return wanted
+    if isinstance(wanted, Chosen):
+        return replace(wanted, batched=(*wanted.batched, (dim, axes)))
+    return insert_dim(wanted, dim, axes)
+
+
+@dataclass(frozen=True)
+class Request:
+    """A program, its mesh, and a layout per argument and result. None: for an argument replicated (free, where the
+    program becomes part of a larger one); for a result the compiler's choice."""
+
+    program: Program
+    mesh: Mesh
+    ins: tuple[Wanted, ...]
+    outs: tuple[Wanted, ...]
+    options: Options
+
+    def __post_init__(self) -> None:
+        fields = (self.program, self.mesh, self.ins, self.outs, self.options)
+        object.__setattr__(self, "_hash", hash(fields))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined]
+
+    def compile(self) -> Partitioned:
+        """The partitioned program; made once."""
+        made = self.program.compiled.get(self)
+        if made is None:
+            made = self.program.compiled[self] = _compile(self)
+        return made
+
+
+def _compile(request: Request) -> Partitioned:
+    program, mesh = request.program, request.mesh
+    program.check_effects()
+    ins = [_input(w, s) for w, s in zip(request.ins, program.ins, strict=True)]
+    outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
+    stages = _run_passes(request, ins, outs)
+    chosen = _result_layouts(stages, program.outs)
+    try:
+        Refinement(mesh, [*ins, *chosen])
+    except LayoutError:  # the chosen sub-axes don't nest: do without them
+        whole = [x.drop(a for a in x.axes if ":" in a) for x in chosen]
+        stages = _run_passes(request, ins, whole)
+        chosen = whole
+    return Partitioned(program.name, mesh, stages, program.ins, program.outs, tuple(ins), tuple(chosen))
+
+
+def _run_passes(request: Request, ins: list[Layout], outs: Sequence[Layout | None]) -> dict[str, Module]:
+    module = request.program.import_on(request.mesh)
+    main = module.main
+    for value, layout in zip(main.body.args, ins, strict=True):
+        value.layout = padded(layout, value.type.rank)
+    for value, attrs, layout in zip(main.body.returns, main.result_attrs, outs, strict=True):
+        attrs.pop("layout", None)
+        if layout is not None:
+            attrs["layout"] = padded(layout, value.type.rank)
+    return compile_module(module, request.options)
+
+
+def padded(layout: Layout, rank: int) -> Layout:
+    """Of a random key array: its physical form has dims behind the logical ones."""
+    return Layout((*layout.dims, *((),) * (rank - layout.rank)), layout.partial)
+
+
+def _input(wanted: Wanted, struct: jax.ShapeDtypeStruct) -> Layout:
+    if wanted is None:
+        return Layout.replicated(len(struct.shape))
+    return wanted.resolve() if isinstance(wanted, Chosen) else wanted
+
+
+def _output(wanted: Wanted, struct: jax.ShapeDtypeStruct) -> Layout | None:
+    if wanted is None and compat.is_extended(struct.dtype):
+        return Layout.replicated(len(struct.shape))  # the choice might cut the bits of a key
+    return wanted.resolve() if isinstance(wanted, Chosen) else wanted
+
+
+def _result_layouts(stages: dict[str, Module], outs: Sequence[jax.ShapeDtypeStruct]) -> list[Layout]:
+    layouts: list[Layout] = []
+    for value, struct in zip(stages["propagate"].main.body.returns, outs, strict=True):
+        assert value.layout is not None
+        layouts.append(Layout(value.layout.dims[: len(struct.shape)], value.layout.partial))
+    return layouts
+
+
+# ------------------------------------------------------------------------------------------- the primitive
+call_p = compat.primitive(
+    "spmd_call",
+    lambda *_, request: [
+        compat.shaped_array(s.shape, s.dtype, bool(s.weak_type)) for s in request.program.outs
+    ],
+)
+
+
+def call(request: Request, *args: Any) -> list[Any]:
+    """Binds the program to (traced) arguments. JAX finds the devices of a computation by looking for shardings in it,
+    but not inside of primitives that it does not know: a constraint that says nothing else names them."""
+    values = list(args)
+    if values and not request.mesh.is_abstract and not _has_explicit_sharding(values[0]):
+        free = [jax.sharding.PartitionSpec.UNCONSTRAINED] * values[0].ndim
+        sharding = jax.sharding.NamedSharding(request.mesh.to_jax(), jax.sharding.PartitionSpec(*free))
+        values[0] = jax.lax.with_sharding_constraint(values[0], sharding)
+    return call_p.bind(*values, request=request)
+
+
+def _has_explicit_sharding(x: Any) -> bool:
+    mesh = jax.typeof(x).sharding.mesh
+    return not mesh.empty and any(t is jax.sharding.AxisType.Explicit for t in mesh.axis_types)
+
+
+def _lower_call(*args: Any, request: Request) -> list[Any]:
+    outer = compat.program_mesh()
+    if outer is None:
+        return request.compile().run(*args)
+    return _inline(outer, request, args)
+
+
+def _inline(outer: Mesh, request: Request, args: Sequence[Any]) -> list[Any]:
+    """The program as part of a larger one: its layouts become constraints."""
+    from .constraint import constrain
+
+    if outer != request.mesh:
+        raise MeshError(
+            f"a program on {outer!r} calls {request.program.name} on {request.mesh!r}; one program has one mesh"
         )
-        return local(*args)
 
-    def local_avals(self) -> list[Any]:
-        out: list[Any] = []
-        for value in self.stages["propagate"].main.body.returns:
-            assert value.layout is not None
-            type = local_type(value.type, value.layout, self.mesh)
-            out.append(compat.shaped_array(type.shape, numpy_dtype(type.dtype)))
-        return out
+    def pin(xs: Sequence[Any], wanted: Sequence[Wanted]) -> list[Any]:
+        return [
+            constrain(x, w, outer) if isinstance(w, Layout) and w.rank else x
+            for x, w in zip(xs, wanted, strict=True)
+        ]
 
-
-def check_effects(jaxpr: Any) -> None:
-    """Raises UnsupportedError for an op that calls back to the host: there is no device it would run for."""
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name in _CALLBACKS:
-            where = compat.source_line(eqn)
-            raise UnsupportedError(
-                f"{where}: {eqn.primitive.name} calls back to the host, which a partitioned program can't do; "
-                "move it out of the spmd_jit function, or remove it"
-            )
-        for sub in compat.sub_jaxprs(eqn):
-            check_effects(sub)
-
-
-# ------------------------------------------------------------------------------------------------ primitives
-call_p = compat.Primitive("spmd_call")
-call_p.multiple_results = True
-compat.def_abstract_eval(call_p, lambda *_, program: list(program.jaxpr.out_avals))
-
-
-def _lower_call(*args: Any, program: Program) -> list[Any]:
-    if compat.is_inside_program():  # part of a larger program of ours: inlined, and partitioned with it
-        return compat.jaxpr_as_fun(program.jaxpr)(*args)
-    return program.run(*args)
+    return pin(request.program.run(*pin(args, request.ins)), request.outs)
 
 
 compat.register_function_lowering(call_p, _lower_call)
-call_p.def_impl(lambda *args, program: jax.jit(lambda *xs: call_p.bind(*xs, program=program))(*args))
-
-local_p = compat.Primitive("spmd_local")
-local_p.multiple_results = True
-compat.def_abstract_eval(local_p, lambda *_, program: program.local_avals())
-# Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
-compat.register_module_lowering(
-    local_p,
-    lambda context, program: export_module(program.stages["optimize"], context=context, groups="dense"),
-)

@@ -1,0 +1,101 @@
+"""`relayout`: puts a value in another layout, eagerly or as a constraint inside a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from . import compat
+from .errors import LayoutError, MeshError
+from .ir import layout as ir_layout
+from .layout import Layout, LayoutLeaf, check_divides, is_layout_leaf, leaf_layout
+from .mesh import Mesh
+from .prefix import broadcast_prefix
+from .program import insert_dim
+from .tracing import current_mesh, current_trace
+
+relayout_p = compat.primitive(
+    "spmd_relayout", lambda x, **_: [compat.shaped_array(x.shape, x.dtype, x.weak_type)]
+)
+
+
+def constrain(x: Any, layout: ir_layout.Layout, mesh: Mesh) -> Any:
+    """Binds the primitive: within a program, `x` in `layout`."""
+    return relayout_p.bind(x, layout=layout, mesh=mesh)[0]
+
+
+def relayout(x: Any, layout: Any) -> Any:
+    """`x` (a pytree of arrays) in `layout`, which is a pytree prefix of `Layout`, PartitionSpec or NamedSharding.
+
+    Inside an `spmd_jit` function this constrains the value; the layout may be partial there, and need not divide the
+    shape. Under a plain `jax.jit` it means `with_sharding_constraint`; on arrays it moves data. Raises LayoutError for
+    a layout that doesn't fit, MeshError for one on another mesh than the program's.
+    """
+    values, tree = jax.tree.flatten(x)
+    layouts = broadcast_prefix(layout, x, "the layout of relayout", is_layout_leaf)
+    return jax.tree.unflatten(tree, [_one(v, leaf) for v, leaf in zip(values, layouts, strict=True)])
+
+
+def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
+    if leaf is None:
+        return x
+    trace = current_trace()
+    mesh = trace.mesh if trace is not None else _mesh_of(leaf)
+    rank = jax.numpy.ndim(x)
+    layout = leaf_layout(leaf, mesh, rank, "relayout")
+    public = Layout.from_ir(layout, mesh)
+    if trace is not None and compat.is_tracing():
+        out = constrain(jax.numpy.asarray(x) if not isinstance(x, jax.Array) else x, layout, mesh)
+        trace.note(out, public)
+        return out
+    check_divides(layout, jax.numpy.shape(x), mesh, "relayout")
+    if mesh.is_abstract:
+        raise MeshError(f"relayout to {public}: an abstract mesh has no devices")
+    if isinstance(x, jax.core.Tracer):
+        return jax.lax.with_sharding_constraint(x, public.to_jax())
+    return jax.device_put(x, public.to_jax())
+
+
+def _mesh_of(leaf: LayoutLeaf) -> Mesh:
+    if isinstance(leaf, Layout):
+        return leaf.mesh
+    if isinstance(leaf, jax.sharding.NamedSharding):
+        return Layout.from_jax(leaf, len(leaf.spec)).mesh
+    mesh = current_mesh()
+    if mesh is None:
+        raise MeshError(f"relayout to {leaf}: a PartitionSpec names no mesh; use a Layout, or a default_mesh")
+    return mesh
+
+
+def _outside(x: Any, *, layout: ir_layout.Layout, mesh: Mesh) -> list[Any]:
+    if layout.partial:
+        raise LayoutError(f"relayout to {layout}: partial sums exist only inside an spmd_jit program")
+    return [jax.lax.with_sharding_constraint(x, Layout.from_ir(layout, mesh).to_jax())]
+
+
+def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+    (x,), (t,) = primals, tangents
+    return relayout_p.bind(x, **params), [None] if t is None else relayout_p.bind(t, **params)
+
+
+def _transpose(
+    cotangents: Sequence[Any], args: Sequence[Any], *, layout: ir_layout.Layout, mesh: Mesh
+) -> Any:
+    (ct,) = cotangents
+    return [None if ct is None else constrain(ct, layout.without_partial(), mesh)]
+
+
+def _batch(axis: compat.BatchAxis, args: Any, dims: Any, *, layout: ir_layout.Layout, mesh: Mesh) -> Any:
+    (x,), (dim,) = args, dims
+    axes = tuple(a for a in axis.spmd_axes if a in mesh)
+    return relayout_p.bind(x, layout=insert_dim(layout, dim, axes), mesh=mesh), [dim]
+
+
+compat.register_marker_lowering(
+    relayout_p, "spmd.relayout", lambda layout, mesh: str(layout), outside=_outside
+)
+compat.register_jvp(relayout_p, _jvp)
+compat.register_transpose(relayout_p, _transpose)
+compat.register_batching(relayout_p, _batch)

@@ -1,0 +1,93 @@
+"""A partitioned program: its stages, and how it runs inside `jax.jit`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding
+
+from . import compat
+from .errors import MeshError
+from .ir.exporter import export_module
+from .ir.graph import Module
+from .ir.layout import Layout, local_type
+from .ir.types import TensorType
+from .layout import Layout as PublicLayout
+from .mesh import Mesh
+from .refinement import Refinement
+
+
+@dataclass(eq=False)
+class Partitioned:
+    """`stages`: the IR after each named pass; the last is per device. `ins`, `outs`: the global arguments and results,
+    with their layouts (which divide them evenly)."""
+
+    name: str
+    mesh: Mesh
+    stages: dict[str, Module]
+    ins: Sequence[jax.ShapeDtypeStruct]
+    outs: Sequence[jax.ShapeDtypeStruct]
+    in_layouts: tuple[Layout, ...]
+    out_layouts: tuple[Layout, ...]
+
+    @property
+    def module(self) -> Module:
+        """What each device runs."""
+        return next(reversed(self.stages.values()))
+
+    @cached_property
+    def in_shardings(self) -> tuple[NamedSharding, ...]:
+        return tuple(PublicLayout.from_ir(x, self.mesh).to_jax() for x in self.in_layouts)
+
+    @cached_property
+    def out_shardings(self) -> tuple[NamedSharding, ...]:
+        return tuple(PublicLayout.from_ir(x, self.mesh).to_jax() for x in self.out_layouts)
+
+    def run(self, *args: Any) -> list[Any]:
+        """The program on (traced) global arrays: a `shard_map` around the module of a device."""
+        if self.mesh.is_abstract:
+            raise MeshError(
+                f"{self.name}: {self.mesh!r} is abstract; it compiles with .lower(), but has no devices to run on"
+            )
+        refinement = Refinement(self.mesh, [*self.in_layouts, *self.out_layouts])
+        mapped = jax.shard_map(
+            lambda *xs: local_p.bind(*xs, partitioned=self),
+            mesh=refinement.mesh.to_jax(),
+            in_specs=tuple(map(refinement.spec, self.in_layouts)),
+            out_specs=[refinement.spec(x) for x in self.out_layouts],
+            check_vma=False,
+        )
+        return mapped(*args)
+
+    def jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:
+        """A `jax.jit` function of the flat arguments, which returns results of structure `out_tree`."""
+
+        def run(*leaves: Any) -> Any:
+            return jax.tree.unflatten(out_tree, self.run(*leaves))
+
+        run.__name__ = self.name
+        return jax.jit(
+            run,
+            in_shardings=self.in_shardings,
+            out_shardings=jax.tree.unflatten(out_tree, self.out_shardings),
+            donate_argnums=tuple(donated),
+        )
+
+    def local_avals(self) -> list[Any]:
+        """What `module` returns, on one device."""
+        avals: list[Any] = []
+        for struct, layout in zip(self.outs, self.out_layouts, strict=True):
+            shape = local_type(TensorType(tuple(struct.shape), "i8"), layout, self.mesh).shape
+            avals.append(compat.shaped_array(shape, struct.dtype, bool(struct.weak_type)))
+        return avals
+
+
+local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())
+# Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
+compat.register_module_lowering(
+    local_p, lambda context, partitioned: export_module(partitioned.module, context=context, groups="dense")
+)

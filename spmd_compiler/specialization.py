@@ -1,0 +1,147 @@
+"""An `spmd_jit` function for one signature: its arguments' structure, types and layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, wraps
+from typing import Any
+
+import jax
+
+from . import compat
+from .errors import ArgumentError
+from .ir import layout as ir_layout
+from .layout import Layout, check_divides, is_layout_leaf, leaf_layout
+from .lowered import Lowered
+from .mesh import Mesh
+from .partitioned import Partitioned
+from .passes.pipeline import Options
+from .placement import own_layout
+from .prefix import broadcast_prefix
+from .program import Program, Request, Wanted, call
+from .signature import Call
+from .tracing import tracing
+
+
+class Specialization:
+    """`key` tells whether two calls may share one. `trace` makes it usable."""
+
+    def __init__(
+        self,
+        fun: Callable[..., Any],
+        arguments: Call,
+        mesh: Mesh,
+        specs: Sequence[Any],
+        out_layouts: Any,
+        options: Options,
+    ):
+        self.mesh = mesh
+        self._fun, self._call, self._out_layouts, self._options = fun, arguments, out_layouts, options
+        self._structs = [_struct(x, i, arguments) for i, x in enumerate(arguments.leaves)]
+        self._wanted = [self._layout(i, spec) for i, spec in enumerate(specs)]
+        self.key = (
+            mesh,
+            arguments.n_args,
+            arguments.slots,
+            arguments.tree,
+            arguments.statics,
+            tuple((s.shape, s.dtype, s.weak_type) for s in self._structs),
+            tuple(self._wanted),
+            compat.trace_context(),
+        )
+
+    def _layout(self, i: int, spec: Any) -> ir_layout.Layout | None:
+        leaf, shape, path = self._call.leaves[i], self._structs[i].shape, self._call.paths
+        if spec is None:
+            layout = own_layout(leaf, self.mesh, path[i])
+        else:
+            layout = leaf_layout(spec, self.mesh, len(shape), path[i])
+        if layout is not None:
+            check_divides(layout, shape, self.mesh, path[i])
+        return layout
+
+    def trace(self) -> None:
+        """Traces the function. Raises what the function raises, and SpmdError for layouts that don't fit its result."""
+        arguments, fun, mesh = self._call, self._fun, self.mesh
+        notes = [None if w is None else Layout.from_ir(w, mesh) for w in self._wanted]
+
+        @wraps(fun)
+        def traced_fun(*args: Any, **kwargs: Any) -> Any:
+            with tracing(mesh) as trace:
+                for leaf, layout in zip(arguments.signature.bind(args, kwargs).leaves, notes, strict=True):
+                    if layout is not None:
+                        trace.note(leaf, layout)
+                return fun(*args, **kwargs)
+
+        signature = arguments.signature
+        jitted = jax.jit(
+            traced_fun,
+            static_argnums=tuple(signature.static_nums),
+            static_argnames=tuple(signature.static_names),
+            keep_unused=True,
+        )
+        args, kwargs = arguments.rebuild(self._structs)
+        with compat.tracing_mesh(mesh.abstract):
+            traced = jitted.trace(*args, **kwargs)
+        self._captured = compat.captured_tracers(traced)
+        self.is_reusable = not self._captured
+        program = Program(traced.jaxpr, signature.fun_name, None if self._captured else traced)
+        self._out_tree = jax.tree.structure(traced.out_info)
+        free: list[Wanted] = [None] * len(self._captured)
+        self.request = Request(
+            program,
+            mesh,
+            (*free, *self._wanted),
+            tuple(self._results(traced.out_info)),
+            self._options,
+        )
+        values = jax.tree.unflatten(arguments.tree, self._structs)
+        self._call = replace(arguments, leaves=self._structs, values=values)  # lets go of the arrays
+
+    def _results(self, out_info: Any) -> list[Wanted]:
+        specs = broadcast_prefix(self._out_layouts, out_info, "out_layouts", is_layout_leaf)
+        infos = jax.tree_util.tree_flatten_with_path(out_info)[0]
+        out: list[Wanted] = []
+        for spec, (path, info) in zip(specs, infos, strict=True):
+            if spec is None:
+                out.append(None)
+                continue
+            where = "result" + jax.tree_util.keystr(path)
+            layout = leaf_layout(spec, self.mesh, len(info.shape), where)
+            check_divides(layout, info.shape, self.mesh, where)
+            out.append(layout)
+        return out
+
+    @cached_property
+    def partitioned(self) -> Partitioned:
+        return self.request.compile()
+
+    @cached_property
+    def jitted(self) -> Any:
+        """A `jax.jit` function of the flat arguments, which returns the function's result."""
+        return self.partitioned.jitted(self._out_tree, self._call.donated)
+
+    def traced_call(self, leaves: Sequence[Any]) -> Any:
+        """The call as part of a function that JAX is tracing: compiled when that is."""
+        request = self.request
+
+        def run(*xs: Any) -> list[Any]:
+            return call(request, *xs)
+
+        run.__name__ = request.program.name
+        return jax.tree.unflatten(self._out_tree, jax.jit(run)(*self._captured, *leaves))
+
+    def lowered(self) -> Lowered:
+        return Lowered(self.partitioned, self._call, self._out_tree)
+
+
+def _struct(leaf: Any, i: int, arguments: Call) -> jax.ShapeDtypeStruct:
+    try:
+        return compat.struct_of(leaf)
+    except (TypeError, AttributeError):
+        slot = arguments.signature.slot_name(arguments.leaf_slots[i])
+        raise ArgumentError(
+            f"{arguments.paths[i]} is a {type(leaf).__name__}, not an array; pass numbers or arrays, or name {slot!r} in "
+            "static_argnames"
+        ) from None
