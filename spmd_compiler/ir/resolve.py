@@ -160,8 +160,8 @@ class ShardingResolver:
         if tiles.kind == "manual":
             return Resolved(None, (), self.mesh.axis_names)
         if tiles.kind == "unreduced":
-            partial = tuple((a, "sum") for a, size in self.mesh.axes if size > 1)
-            return Resolved(Layout(((),) * type.rank, partial))
+            everywhere = tuple((a, "sum") for a, size in self.mesh.axes if size > 1)
+            return Resolved(Layout(((),) * type.rank, everywhere))
         if tiles.kind in ("replicated", "maximal"):
             return Resolved(Layout.replicated(type.rank), open)
         dims = len(tiles.tiles) - len(tiles.subgroups)

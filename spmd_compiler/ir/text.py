@@ -36,6 +36,13 @@ def print_module(module: Module) -> str:
     return "\n".join(lines) + "\n"
 
 
+def value_names(function: Function) -> dict[Value, str]:
+    """The names under which the values of a function print, `%` included."""
+    printer = _Printer()
+    printer.function(function, [])
+    return printer.names
+
+
 def print_attr(value: Any, key: str = "") -> str:
     if isinstance(value, bool):
         return "true" if value else "false"

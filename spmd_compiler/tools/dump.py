@@ -35,11 +35,11 @@ def main(argv: list[str] | None = None) -> int:
             Path(options.html).write_text(_page(view))
         for line in _output(view, options):
             _print(line)
+    except BrokenPipeError:  # `spmd-dump ... | head`
+        sys.stderr.close()
     except (SpmdError, OSError) as error:
         print(f"spmd-dump: error: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # `spmd-dump ... | head`
-        sys.stderr.close()
     return 0
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from .. import ir
 from ..errors import SpmdError
 from ..ir.graph import Block, Op, Value
+from ..ir.text import value_names
 
 
 def why(module: ir.Module, name: str) -> list[str]:
     """Lines that explain the layout of value `name` as it prints in a propagated module. Raises SpmdError if no
     value has that name."""
-    named = ir.parse(ir.print_module(module))  # values are then named as they print
-    index = _Index(named)
-    value = index.by_name.get(name.lstrip("%"))
+    index = _Index(module)
+    value = index.by_name.get("%" + name.lstrip("%"))
     if value is None:
         raise SpmdError(f"no value is called {name}; names are those of --stage propagate")
     lines = [index.line(value)]
@@ -27,19 +27,16 @@ def why(module: ir.Module, name: str) -> list[str]:
 
 class _Index:
     def __init__(self, module: ir.Module):
-        self.by_name: dict[str, Value] = {}
+        self.names = value_names(module.main)
+        self.by_name = {name: value for value, name in self.names.items()}
         self.producer: dict[Value, Op] = {}
         self.feeds: dict[Value, Value] = {}  # arguments of loop bodies and branches: what enters there
         self.args = set(module.main.body.args)
         self._block(module.main.body)
 
     def _block(self, block: Block) -> None:
-        for value in block.args:
-            self.by_name[value.name] = value
         for op in block.ops:
-            for value in op.results:
-                self.by_name[value.name] = value
-                self.producer[value] = op
+            self.producer.update(dict.fromkeys(op.results, op))
             for region in op.regions:
                 operands = op.operands if op.name == "while" else op.operands[-len(region.args) or None :]
                 self.feeds.update(zip(region.args, operands, strict=False))
@@ -47,9 +44,9 @@ class _Index:
 
     def line(self, value: Value) -> str:
         op = self.producer.get(value)
-        made = f" = {op.name}({', '.join('%' + v.name for v in op.operands)})" if op else ""
+        made = f" = {op.name}({', '.join(self.names[v] for v in op.operands)})" if op else ""
         where = f"  // {op.loc}" if op and str(op.loc) else ""
-        return f"%{value.name}: {value.type} {value.layout or ''}{made}{where}"
+        return f"{self.names[value]}: {value.type} {value.layout or ''}{made}{where}"
 
     def trace(self, value: Value, axis: str) -> list[str]:
         """The way back from a value, along one axis."""
@@ -62,7 +59,7 @@ class _Index:
             source = self.feeds.get(value)
             op = self.producer.get(value)
             if source is not None:
-                lines.append(f"%{value.name} enters the loop or branch as {self.line(source)}")
+                lines.append(f"{self.names[value]} enters the loop or branch as {self.line(source)}")
                 value = source
                 continue
             if op is None:
