@@ -223,26 +223,28 @@ def _expand_scatter(b: Builder, op: Op, args: list[Value]) -> list[Value]:
             indices = b.op("convert", [indices], TensorType(indices.type.shape, "i64"))
         assert isinstance(indices.type, TensorType)
         indices = b.select(padding, indices, b.constant(-1, indices.type))
-    mine: Value | None = None
+    inputs = list(args[:n])
+    spare: list[tuple[int, int]] = []  # (dim, block) of dims that got one position more, for updates to drop
     if sharded:
         parts = [_as_index(b, p, None) for p in _components(b, op, indices)]
         for k, d in sharded:
             block = local_block(layout, d, source.type.shape[d], b.mesh)
             parts[k], inside = _localise(b, parts[k], b.offset(layout.dims[d], block), block)
-            mine = inside if mine is None else b.binary("and", mine, inside)
+            if inside.type.size == 1:
+                # XLA makes a dynamic_update_slice of a scatter with one lookup, which clamps one that is out of bounds
+                assert isinstance(parts[k].type, TensorType)
+                parts[k] = b.select(inside, parts[k], b.constant(block, parts[k].type))
+                spare.append((d, block))
+                inputs = [b.pad(x, d, 0, 1) for x in inputs]
         wide = "i64" if any(p.type.dtype == "i64" for p in parts) else INDEX
         parts = [
             p if p.type.dtype == wide else b.op("convert", [p], TensorType(p.type.shape, wide)) for p in parts
         ]
         indices = _join(b, op, parts, indices.type.shape)
-    results = b.local(op, [*args[:n], indices, *args[n + 1 :]])
-    if mine is not None and mine.type.size == 1:
-        # XLA makes a dynamic_update_slice of a scatter with one lookup, and forgets that one out of bounds is dropped
-        single = b.reshape(mine, ())
-        results = [
-            b.select(b.broadcast(single, r.type.shape), r, old)
-            for r, old in zip(results, args[:n], strict=True)
-        ]
+    operands = [*inputs, indices, *args[n + 1 :]]
+    results = b.multi("scatter", operands, [x.type for x in inputs], op.attrs, op.regions)
+    for d, block in spare:
+        results = [b.slice(r, d, 0, block) for r in results]
     return results
 
 
