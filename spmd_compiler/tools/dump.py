@@ -78,7 +78,7 @@ def _comms(found: list[Collective]) -> Table:
         ("source", "left"),
         ("cause", "left"),
     ):
-        table.add_column(name, justify=justify, no_wrap=name != "cause")
+        table.add_column(name, justify=justify, no_wrap=name != "cause")  # pyright: ignore[reportArgumentType] - rich's Literal
     for c in found:
         source = c.source.rsplit("/", 1)[-1]
         table.add_row(c.kind, ".".join(c.axes), f"{c.bytes_per_device:,.0f}", str(c.trips), source, c.cause)

@@ -232,8 +232,8 @@ def _expand_scatter(b: Builder, op: Op, args: list[Value]) -> list[Value]:
             parts[k], inside = _localise(b, parts[k], b.offset(layout.dims[d], block), block)
             if inside.type.size == 1:
                 # XLA makes a dynamic_update_slice of a scatter with one lookup, which clamps one that is out of bounds
-                assert isinstance(parts[k].type, TensorType)
-                parts[k] = b.select(inside, parts[k], b.constant(block, parts[k].type))
+                type = TensorType(parts[k].type.shape, parts[k].type.dtype)
+                parts[k] = b.select(inside, parts[k], b.constant(block, type))
                 spare.append((d, block))
                 inputs = [b.pad(x, d, 0, 1) for x in inputs]
         wide = "i64" if any(p.type.dtype == "i64" for p in parts) else INDEX
