@@ -1,7 +1,18 @@
 """spmd_compiler: a global-view JAX program plus a few layouts, compiled into one SPMD program per device."""
 
+from . import checkpoint
 from .constraint import relayout
 from .cpus import configure_virtual_cpus
+from .dtensor import (
+    call_with_layout,
+    check_layout,
+    copy_to_mesh,
+    fetch_layout,
+    is_dtensor,
+    pack,
+    relayout_like,
+    unpack,
+)
 from .errors import ArgumentError, LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
 from .frontend import from_stablehlo
 from .jit import spmd_jit
@@ -10,6 +21,15 @@ from .lowered import Compiled, Lowered
 from .mesh import Mesh, create_mesh, default_mesh, get_default_mesh
 from .passes.pipeline import Options
 from .passes.report import Collective
+from .runtime import (
+    barrier,
+    client_id,
+    create_distributed_mesh,
+    local_devices,
+    num_clients,
+    num_global_devices,
+    num_local_devices,
+)
 from .transforms import register_rules
 
 __all__ = [
@@ -26,13 +46,29 @@ __all__ = [
     "ParseError",
     "SpmdError",
     "UnsupportedError",
+    "barrier",
+    "call_with_layout",
+    "check_layout",
+    "checkpoint",
+    "client_id",
     "configure_virtual_cpus",
+    "copy_to_mesh",
+    "create_distributed_mesh",
     "create_mesh",
     "default_mesh",
+    "fetch_layout",
     "from_stablehlo",
     "get_default_mesh",
+    "is_dtensor",
+    "local_devices",
+    "num_clients",
+    "num_global_devices",
+    "num_local_devices",
+    "pack",
     "relayout",
+    "relayout_like",
     "spmd_jit",
+    "unpack",
 ]
 
 register_rules()  # jax.grad, jax.vmap … of a program

@@ -122,15 +122,20 @@ class Specialization:
         """A `jax.jit` function of the flat arguments, which returns the function's result."""
         return self.partitioned.jitted(self._out_tree, self._call.donated)
 
-    def traced_call(self, leaves: Sequence[Any]) -> Any:
-        """The call as part of a function that JAX is tracing: compiled when that is."""
+    @cached_property
+    def _traced(self) -> Any:
+        """The program as part of what JAX is tracing. One function, so that JAX keeps what it makes of it."""
         request = self.request
 
         def run(*xs: Any) -> list[Any]:
             return call(request, *xs)
 
         run.__name__ = request.program.name
-        return jax.tree.unflatten(self._out_tree, jax.jit(run)(*self._captured, *leaves))
+        return jax.jit(run)
+
+    def traced_call(self, leaves: Sequence[Any]) -> Any:
+        """The call as part of a function that JAX is tracing: compiled when that is."""
+        return jax.tree.unflatten(self._out_tree, self._traced(*self._captured, *leaves))
 
     def lowered(self) -> Lowered:
         return Lowered(self.partitioned, self._call, self._out_tree)
