@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ..ir.graph import Op, Value
-from ..ir.layout import Layout, block_size, local_type
+from ..ir.layout import Layout, block_size
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .cost import MESSAGE
@@ -78,9 +78,6 @@ class Costs:
         costs = [self.relayout(type, layout, o) for o in options]
         k = costs.index(min(costs))
         return costs[k], options[k]
-
-    def local_bytes(self, type: Type, layout: Layout) -> int:
-        return local_type(type, layout, self.mesh).nbytes
 
     def even_on(self, type: Type, layout: Layout) -> bool:
         return all(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ir.graph import Op, Value
-from ...ir.layout import Layout, canonical, local_block
+from ...ir.layout import Layout, canonical, local_block, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..relayout import refine
@@ -25,6 +25,8 @@ R = -1  # replicated; a dim index means sharded on that dim, a str is the kind o
 Placement = int | str
 Dims = Sequence[int | None]  # the factor of each dim; None: the dim must be whole
 Expand = Callable[["Builder", Op, list[Value]], list[Value]]
+# (number of shards of the factor, local operand types, local result types) -> (bytes a device sends, messages)
+Exchange = Callable[[int, "list[Type]", "list[Type]"], tuple[float, int]]
 
 
 class Strategy(NamedTuple):
@@ -33,7 +35,7 @@ class Strategy(NamedTuple):
     operands: tuple[Placement, ...]
     results: tuple[Placement, ...]
     factor: int = -1  # the factor that is sharded, -1 if none
-    exchange: float = 0.0  # bytes of the op's own messages, as a multiple of the bytes of its results' shards
+    exchange: Exchange | None = None  # what the op itself sends
 
 
 class Choice(NamedTuple):
@@ -42,6 +44,9 @@ class Choice(NamedTuple):
     demands: tuple[Layout, ...]
     results: tuple[Layout, ...]
     cost: float = 0.0
+
+
+IMPOSSIBLE = Choice((), (), math.inf)
 
 
 class In(NamedTuple):
@@ -157,13 +162,21 @@ class Rule:
         )
 
     def _options(self, axis: str, ins: tuple[In, ...], outs: tuple[Out, ...]) -> list[Strategy]:
-        """The strategies that some operand's or result's layout suggests; the replicated one is first."""
+        """The strategies that some operand's or result's layout suggests; the replicated one is first. Where an
+        operand is sharded on a dim that must be whole, all ways to shard another dim: an all-to-all may beat gathering."""
         found: dict[Strategy, None] = {self.strategies[0]: None}
         for i, x in enumerate(ins):
             for layout in (x.layout, *x.others):
                 where = layout.placement.get(axis)
-                if where is not None:
-                    found.update(dict.fromkeys(self.by_operand.get((i, where), ())))
+                if where is None:
+                    continue
+                ways = self.by_operand.get((i, where))
+                if ways:
+                    found.update(dict.fromkeys(ways))
+                elif layout is x.layout and not isinstance(where, str):
+                    found.update(
+                        dict.fromkeys(s for s in self.strategies if s.factor >= 0 and s.operands[i] != R)
+                    )
         for j, out in enumerate(outs):
             for layout in out.demands or ():
                 where = layout.placement.get(axis)
@@ -185,10 +198,13 @@ class Rule:
         for axis in order:
             s = pick[axis]
             if s.factor >= 0:
-                factors.setdefault(s.factor, []).append(axis)
+                axes = factors.setdefault(s.factor, [])
+                if axes and pick[axes[0]] is not s:
+                    return IMPOSSIBLE  # a factor is sharded in one way only
+                axes.append(axis)
                 shards *= mesh.axis_size(axis)
         if any(self.sizes[f] % mesh.axes_size(factors[f]) for f in self.even.intersection(factors)):
-            return Choice((), (), math.inf)
+            return IMPOSSIBLE
         blocks = self._blocks(factors, ins, outs, mesh) if any(x.layout.blocks for x in ins) else {}
         cost = self.work / shards
         demands: list[Layout] = []
@@ -201,10 +217,12 @@ class Rule:
             layout = _build(out.type.rank, [(a, pick[a].results[j]) for a in order], self.results[j], blocks)
             results.append(layout)
             cost += costs.serve(out.type, layout, out.demands)
-        for axis in order:
-            if pick[axis].exchange:
-                local = sum(costs.local_bytes(o.type, r) for o, r in zip(outs, results, strict=True))
-                cost += pick[axis].exchange * local * (mesh.axis_size(axis) - 1) + costs.message
+        for axes in factors.values():
+            if exchange := pick[axes[0]].exchange:
+                local_ins = [local_type(x.type, d, mesh) for x, d in zip(ins, demands, strict=True)]
+                local_outs = [local_type(o.type, r, mesh) for o, r in zip(outs, results, strict=True)]
+                sent, messages = exchange(mesh.axes_size(axes), local_ins, local_outs)
+                cost += sent + messages * costs.message
         return Choice(tuple(demands), tuple(results), cost)
 
     def _blocks(
@@ -277,7 +295,7 @@ def factored(
     reduced: dict[int, str] | None = None,
     whole: Iterable[int] = (),
     linear: Sequence[tuple[Sequence[int], Sequence[str]]] = (),
-    exchange: dict[int, float] | None = None,
+    exchange: dict[int, Exchange] | None = None,
     even: Iterable[int] = (),
     work: float = 0.0,
 ) -> Rule:
@@ -295,7 +313,7 @@ def factored(
             continue
         ops = tuple(_dim_of(dims, f) for dims in operands)
         res = tuple(reduced[f] if f in reduced else _dim_of(dims, f) for dims in results)
-        strategies.append(Strategy(ops, res, f, (exchange or {}).get(f, 0.0)))
+        strategies.append(Strategy(ops, res, f, (exchange or {}).get(f)))
     for group, kinds in linear:
         for kind in kinds:
             ops = tuple(kind if i in group else R for i in range(len(operands)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
-from ...ir.types import TensorType
+from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
 from ..cost import WORK
 from .base import Rule, factored, numbered, shape_of
@@ -35,9 +35,13 @@ def reduce(op: Op, scalars: Scalars) -> Rule:
         )
     if neutral_init(op.regions[0], op.operands[n:], scalars):
         return factored(
-            operands, [kept] * n, shape, _expand_gathered, exchange=dict.fromkeys(gone, 1.0), work=work
+            operands, [kept] * n, shape, _expand_gathered, exchange=dict.fromkeys(gone, _gathered), work=work
         )
     return factored(operands, [kept] * n, shape, _expand_gathered, whole=gone, work=work)
+
+
+def _gathered(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
+    return (n - 1) * sum(t.nbytes for t in outs), len(outs)
 
 
 def _expand_plain(b: Builder, op: Op, args: list[Value], kind: str, plain_init: bool) -> list[Value]:
