@@ -69,9 +69,9 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     if not isinstance(type, TensorType):
         return EMPTY
     src, dst = refine((source, target), mesh)
-    direct = _direct(type, src, dst, mesh)
-    if direct is not None:
-        return Plan((direct,), step_cost(direct, type, mesh))
+    straight = _straight(type, src, dst, mesh)
+    if straight is not None:
+        return Plan(tuple(straight), sum(step_cost(s, type, mesh) for s in straight))
     atoms = sorted(src.axes | dst.axes)
     primes = [p for a in atoms for p in _prime_pieces(mesh, a)]
     if len(primes) > len(atoms) and len(primes) <= MAX_ATOMS and _needs_pieces(src, dst):
@@ -126,18 +126,85 @@ def refine(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
     return tuple(split(layout, pieces) for layout in layouts)
 
 
-# ------------------------------------------------------------------------------------------------ one step
-def _direct(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Step | None:
-    """The single step for the common changes: one group of axes comes, goes or moves."""
-    changed = [a for a in {**src.placement, **dst.placement} if src.placement.get(a) != dst.placement.get(a)]
-    if not changed:
+# ------------------------------------------------------------------------------------------------ no search needed
+def _straight(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> list[Step] | None:
+    """The plan where every axis changes at most once and none is in another's way: shrink first (slices,
+    reduce-scatters), then move, then reduce and gather. None if axes trade places on a dim, or blocks are uneven."""
+    if src.blocks or dst.blocks:
         return None
-    for step in _steps(type, src, mesh, dst):
-        if step.target is dst and step.kind not in ("collective_permute", "reblock"):
-            return step
-    return None
+    gone: list[tuple[int, int]] = []  # (dim, how many axes stay)
+    new: list[tuple[int, Axes]] = []
+    for d, (have, want) in enumerate(zip(src.dims, dst.dims, strict=True)):
+        if have == want:
+            continue
+        if want == have[: len(want)]:
+            gone.append((d, len(want)))
+        elif have == want[: len(have)]:
+            new.append((d, want[len(have) :]))
+        else:
+            return None
+    moves = {
+        src.dims[d][cut:]: (d, cut) for d, cut in gone if isinstance(dst.placement.get(src.dims[d][cut]), int)
+    }
+    owed = dict(src.partial)
+    steps: list[Step] = []
+    at = src
+    for d, axes in new:
+        if axes in moves:
+            continue
+        # runs of axes from the same source: sliced, or scattered while they are reduced
+        for kind, run in itertools.groupby(axes, owed.get):
+            some = tuple(run)
+            if any(isinstance(src.placement.get(a), int) for a in some):
+                return None
+            target = _add(
+                type,
+                at if kind is None else at.with_partial(p for p in at.partial if p[0] not in some),
+                d,
+                some,
+                mesh,
+                dst,
+            )
+            if target is None:
+                return None
+            steps.append(
+                Step(
+                    "slice" if kind is None else "reduce_scatter",
+                    some,
+                    at,
+                    target,
+                    dim=d,
+                    reduction=kind or "",
+                )
+            )
+            at = target
+    for d, axes in new:
+        if axes in moves:
+            old, cut = moves[axes]
+            target = _add(type, _remove(type, at, old, cut, mesh), d, axes, mesh, dst)
+            if target is None:
+                return None
+            steps.append(Step("all_to_all", axes, at, target, dim=old, other=d))
+            at = target
+    for kind in dict.fromkeys(k for a, k in src.partial if dst.placement.get(a) is None):
+        some = tuple(a for a, k in src.partial if k == kind and dst.placement.get(a) is None)
+        target = at.with_partial(p for p in at.partial if p[0] not in some)
+        steps.append(Step("all_reduce", some, at, target, reduction=kind))
+        at = target
+    for d, cut in gone:
+        if src.dims[d][cut:] not in moves:
+            target = _remove(type, at, d, cut, mesh)
+            steps.append(Step("all_gather", src.dims[d][cut:], at, target, dim=d))
+            at = target
+    for a, kind in dst.partial:
+        if a not in owed:
+            target = at.with_partial((*at.partial, (a, kind)))
+            steps.append(Step("to_partial", (a,), at, target, reduction=kind))
+            at = target
+    return steps if at is dst else None
 
 
+# ------------------------------------------------------------------------------------------------ one step
 def _steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[Step]:
     """The steps that lead from `src` to another layout; `dst` prunes those that can't help."""
     shape = type.shape
@@ -149,7 +216,7 @@ def _steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[S
         for some in _subsets(axes):
             rest = tuple(p for p in src.partial if p[0] not in some)
             yield Step("all_reduce", some, src, src.with_partial(rest), reduction=kind)
-            for d in range(rank):
+            for d in {w for a in some if isinstance(w := dst.placement.get(a), int)}:
                 for order in itertools.permutations(some) if len(some) <= 3 else (some,):
                     target = _add(type, src.with_partial(rest), d, order, mesh, dst)
                     if target is not None:
@@ -171,7 +238,7 @@ def _steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[S
         if isinstance(where, str):
             yield Step("to_partial", (a,), src, src.with_partial((*src.partial, (a, where))), reduction=where)
     for some in _subsets(tuple(a for a in free if not isinstance(dst.placement[a], str))):
-        for d in range(rank):
+        for d in {w for a in some if isinstance(w := dst.placement[a], int)}:
             for order in itertools.permutations(some) if len(some) <= 3 else (some,):
                 target = _add(type, src, d, order, mesh, dst)
                 if target is not None:
