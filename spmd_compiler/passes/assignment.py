@@ -8,15 +8,12 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout, block_size
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
-from .cost import MESSAGE
 from .relayout import relayout_cost
 from .rules.base import Choice
 
 
 class Costs:
     """Costs of serving users from a layout, memoised for one mesh."""
-
-    message = MESSAGE
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 def legalise(engine: Engine, body: Block, wanted: list[Any]) -> Block:
     """A copy of the function body in which every op has its operands in the layouts that its choice demands."""
     returns = [
-        w if w is not None else engine.free_result(v) for v, w in zip(body.returns, wanted, strict=True)
+        w if w is not None else engine.free_result(v.type, engine.layouts[v])
+        for v, w in zip(body.returns, wanted, strict=True)
     ]
     return _Writer(engine).block(body, returns, {}, "the result leaves")
 

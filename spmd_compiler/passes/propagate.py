@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout
+from ..ir.types import Type
 from .assignment import Assignment
+from .dynamic import Memory, improve
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual, resweep_loop
 from .rules.base import Choice, In, Out
@@ -36,10 +38,13 @@ class Propagate:
         for value in main.body.args:
             engine.layouts[value] = value.layout or Layout.replicated(value.type.rank)
         engine.forward(main.body)
-        engine.demand_returns(main.body, wanted)
         engine.free_args = {v for v in main.body.args if v.layout is None}
+        engine.demand_returns(main.body, wanted)
         for _ in range(self.sweeps):
             before = engine.moves
+            if improve(engine, main.body, wanted):
+                engine.moves += 1
+                engine.demand_returns(main.body, wanted)
             engine.sweep(main.body, backward=True)
             engine.sweep(main.body, backward=False)
             if engine.moves == before:
@@ -59,6 +64,8 @@ class Engine(Assignment):
         self.fallbacks: dict[Op, None] = {}
         self.free_args: set[Value] = set()
         self.moves = 0
+        self.memory = Memory()
+        self.returned: list[tuple[Value, Layout]] = []  # what the function's results leave as
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
@@ -117,20 +124,23 @@ class Engine(Assignment):
                     self.layouts[value] = Layout.replicated(value.type.rank)
 
     def demand_returns(self, block: Block, wanted: list[Any]) -> None:
-        for value, layout in zip(block.returns, wanted, strict=True):
-            if layout is not None:
-                self.want(value, layout)
-            else:
-                self.want(value, self.free_result(value))
+        """Records what is wanted of the function's results; a free one leaves as it is, as far as arrays can be stored so."""
+        for value, layout in self.returned:
+            self.unwant(value, layout)
+        self.returned = [
+            (v, layout if layout is not None else self.free_result(v.type, self.layouts[v]))
+            for v, layout in zip(block.returns, wanted, strict=True)
+        ]
+        for value, layout in self.returned:
+            self.want(value, layout)
 
-    def free_result(self, value: Value) -> Layout:
-        """The layout in which a result leaves that the user left to us: as it is, if an array can be stored so."""
-        layout = self.layouts[value]
+    def free_result(self, type: Type, layout: Layout) -> Layout:
+        """The layout in which a result leaves that the user left to us."""
         if layout.partial:
-            _, layout = self.costs.resolve(value.type, layout)
-        if not self.costs.even_on(value.type, layout):
+            _, layout = self.costs.resolve(type, layout)
+        if not self.costs.even_on(type, layout):
             dims = tuple(
-                axes if value.type.shape[d] % self.mesh.axes_size(axes) == 0 else ()
+                axes if type.shape[d] % self.mesh.axes_size(axes) == 0 else ()
                 for d, axes in enumerate(layout.dims)
             )
             layout = Layout(dims)
@@ -161,7 +171,7 @@ class Engine(Assignment):
         rule = self.book.rule(op)
         new = rule.choose(self.costs, ins, outs)
         if new.demands != old.demands or new.results != old.results:
-            if new.cost < self._price(rule.work, old, ins, outs) - 1e-9:
+            if new.cost < self._price(op, old, ins, outs) - 1e-9:
                 self.moves += 1
                 self.choices[op] = new
                 for v, layout in zip(op.results, new.results, strict=True):
@@ -171,19 +181,30 @@ class Engine(Assignment):
         for v, layout in zip(op.operands, new.demands, strict=True):
             self.want(v, layout)
 
-    def _price(self, work: float, choice: Choice, ins: tuple[In, ...], outs: tuple[Out, ...]) -> float:
+    def choose(self, op: Op, choice: Choice) -> None:
+        """Replaces the choice of an op."""
+        for v, layout in zip(op.operands, self.choices[op].demands, strict=True):
+            self.unwant(v, layout)
+        self.choices[op] = choice
+        for v, layout in zip(op.operands, choice.demands, strict=True):
+            self.want(v, layout)
+        for v, layout in zip(op.results, choice.results, strict=True):
+            self.layouts[v] = layout
+
+    def _price(self, op: Op, choice: Choice, ins: tuple[In, ...], outs: tuple[Out, ...]) -> float:
         """What the present choice costs, in the same terms as a new one."""
-        shards = 1
-        for layout in choice.results or choice.demands:
-            shards = max(shards, self.mesh.axes_size([a for axes in layout.dims for a in axes]))
-        for layout in choice.demands:
-            shards = max(shards, self.mesh.axes_size([a for axes in layout.dims for a in axes]))
-        cost = work / shards
+        cost = self.own_cost(op, choice)
         for x, layout in zip(ins, choice.demands, strict=True):
             cost += self.costs.marginal(x.type, x.layout, x.others, layout)
         for o, layout in zip(outs, choice.results, strict=True):
             cost += self.costs.serve(o.type, layout, o.demands)
         return cost
+
+    def own_cost(self, op: Op, choice: Choice) -> float:
+        """Work and messages of the op itself."""
+        way = self.book.rule(op).way(choice.order, choice.picks, op.operands, op.results, self.mesh)
+        assert way is not None
+        return way.cost
 
     def settle_args(self, block: Block) -> None:
         """Arguments whose layout the compiler may choose get the one that most of their users want."""

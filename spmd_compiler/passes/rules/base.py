@@ -7,7 +7,6 @@ placement of the axis on every operand and result. The engine picks one strategy
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical, local_block, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
+from ..cost import MESSAGE
 from ..relayout import refine
 
 if TYPE_CHECKING:
@@ -39,14 +39,15 @@ class Strategy(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How one op runs: the layouts it needs of its operands, those it gives its results, and the cost of that."""
+    """How one op runs: the layouts it needs of its operands, those it gives its results, and the cost of that.
+
+    order, picks: the mesh axes in play and the strategy on each; () where a choice does not come from strategies."""
 
     demands: tuple[Layout, ...]
     results: tuple[Layout, ...]
     cost: float = 0.0
-
-
-IMPOSSIBLE = Choice((), (), math.inf)
+    order: tuple[str, ...] = ()
+    picks: tuple[Strategy, ...] = ()
 
 
 class In(NamedTuple):
@@ -73,6 +74,7 @@ class Rule:
 
     __slots__ = (
         "_choices",
+        "_ways",
         "by_operand",
         "by_result",
         "even",
@@ -115,6 +117,7 @@ class Rule:
                 if p != R:
                     self.by_result.setdefault((j, p), []).append(s)
         self._choices: dict[Any, Choice] = {}
+        self._ways: dict[Any, Choice | None] = {}
 
     # ------------------------------------------------------------------------------------------ choosing
     def choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
@@ -135,23 +138,21 @@ class Rule:
             options = self._options(axis, ins, outs)
             if len(options) > 1:
                 pick[axis] = options[1]
-        best: tuple[float, Choice] | None = None
+        best: Choice | None = None
         for _ in range(2 if len(order) > 1 else 1):
             for axis in order:
                 best = None
                 chosen = pick[axis]
                 for option in self._options(axis, ins, outs):
-                    trial = self._compose({**pick, axis: option}, order, ins, outs, costs)
-                    if best is None or trial.cost < best[0] - 1e-9:
-                        best = (trial.cost, trial)
+                    trial = self._price({**pick, axis: option}, order, ins, outs, costs)
+                    if trial is not None and (best is None or trial.cost < best.cost - 1e-9):
+                        best = trial
                         chosen = option
                 pick[axis] = chosen
         assert best is not None
-        choice = best[1]
-        return Choice(
-            tuple(canonical(d, x.type, costs.mesh) for d, x in zip(choice.demands, ins, strict=True)),
-            tuple(canonical(d, x.type, costs.mesh) for d, x in zip(choice.results, outs, strict=True)),
-            choice.cost,
+        return best._replace(
+            demands=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.demands, ins, strict=True)),
+            results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
         )
 
     def _replicated(self, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
@@ -184,58 +185,96 @@ class Rule:
                     found.update(dict.fromkeys(self.by_result.get((j, where), ())))
         return list(found)
 
-    def _compose(
+    def _price(
         self,
         pick: dict[str, Strategy],
         order: list[str],
         ins: tuple[In, ...],
         outs: tuple[Out, ...],
         costs: Costs,
-    ) -> Choice:
+    ) -> Choice | None:
+        """The choice that these strategies make, with what it costs here; None if they don't go together."""
         mesh = costs.mesh
+        blocks = self._blocks(pick, ins, mesh) if any(x.layout.blocks for x in ins) else ()
+        way = self.way(tuple(order), tuple([pick[a] for a in order]), ins, outs, mesh, blocks)
+        if way is None:
+            return None
+        cost = way.cost
+        for x, layout in zip(ins, way.demands, strict=True):
+            cost += costs.marginal(x.type, x.layout, x.others, layout)
+        for out, layout in zip(outs, way.results, strict=True):
+            cost += costs.serve(out.type, layout, out.demands)
+        return way._replace(cost=cost)
+
+    def way(
+        self,
+        order: tuple[str, ...],
+        picks: tuple[Strategy, ...],
+        ins: Sequence[In | Value],
+        outs: Sequence[Out | Value],
+        mesh: Mesh,
+        blocks: tuple[tuple[int, int], ...] = (),
+    ) -> Choice | None:
+        """The layouts that these strategies give, and what the op itself costs so: its work and its own messages. None if
+        the strategies don't go together. `ins`, `outs`: anything with the operands' and results' types."""
+        key = (mesh, order, picks, blocks)
+        if key not in self._ways:
+            types = [x.type for x in ins], [x.type for x in outs]
+            self._ways[key] = self._way(order, picks, *types, mesh, dict(blocks))
+        return self._ways[key]
+
+    def _way(
+        self,
+        order: tuple[str, ...],
+        picks: tuple[Strategy, ...],
+        ins: list[Type],
+        outs: list[Type],
+        mesh: Mesh,
+        blocks: dict[int, int],
+    ) -> Choice | None:
         shards = 1
-        factors: dict[int, list[str]] = {}
-        for axis in order:
-            s = pick[axis]
+        factors: dict[int, tuple[Strategy, list[str]]] = {}
+        for axis, s in zip(order, picks, strict=True):
             if s.factor >= 0:
-                axes = factors.setdefault(s.factor, [])
-                if axes and pick[axes[0]] is not s:
-                    return IMPOSSIBLE  # a factor is sharded in one way only
+                chosen, axes = factors.setdefault(s.factor, (s, []))
+                if chosen is not s:
+                    return None  # a factor is sharded in one way only
                 axes.append(axis)
                 shards *= mesh.axis_size(axis)
-        if any(self.sizes[f] % mesh.axes_size(factors[f]) for f in self.even.intersection(factors)):
-            return IMPOSSIBLE
-        blocks = self._blocks(factors, ins, outs, mesh) if any(x.layout.blocks for x in ins) else {}
+        if any(self.sizes[f] % mesh.axes_size(factors[f][1]) for f in self.even.intersection(factors)):
+            return None
+        on = list(zip(order, picks, strict=True))
+        demands = [
+            _build(t.rank, [(a, s.operands[i]) for a, s in on], self.operands[i], blocks)
+            for i, t in enumerate(ins)
+        ]
+        results = [
+            _build(t.rank, [(a, s.results[j]) for a, s in on], self.results[j], blocks)
+            for j, t in enumerate(outs)
+        ]
         cost = self.work / shards
-        demands: list[Layout] = []
-        for i, x in enumerate(ins):
-            layout = _build(x.type.rank, [(a, pick[a].operands[i]) for a in order], self.operands[i], blocks)
-            demands.append(layout)
-            cost += costs.marginal(x.type, x.layout, x.others, layout)
-        results: list[Layout] = []
-        for j, out in enumerate(outs):
-            layout = _build(out.type.rank, [(a, pick[a].results[j]) for a in order], self.results[j], blocks)
-            results.append(layout)
-            cost += costs.serve(out.type, layout, out.demands)
-        for axes in factors.values():
-            if exchange := pick[axes[0]].exchange:
-                local_ins = [local_type(x.type, d, mesh) for x, d in zip(ins, demands, strict=True)]
-                local_outs = [local_type(o.type, r, mesh) for o, r in zip(outs, results, strict=True)]
-                sent, messages = exchange(mesh.axes_size(axes), local_ins, local_outs)
-                cost += sent + messages * costs.message
-        return Choice(tuple(demands), tuple(results), cost)
+        for s, axes in factors.values():
+            if s.exchange:
+                local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
+                local_outs = [local_type(t, r, mesh) for t, r in zip(outs, results, strict=True)]
+                sent, messages = s.exchange(mesh.axes_size(axes), local_ins, local_outs)
+                cost += sent + messages * MESSAGE
+        return Choice(tuple(demands), tuple(results), cost, order, picks)
 
     def _blocks(
-        self, factors: dict[int, list[str]], ins: tuple[In, ...], outs: tuple[Out, ...], mesh: Mesh
-    ) -> dict[int, int]:
+        self, pick: dict[str, Strategy], ins: tuple[In, ...], mesh: Mesh
+    ) -> tuple[tuple[int, int], ...]:
         """Per sharded factor the block that an operand already has for exactly these axes, if not the default."""
+        factors: dict[int, list[str]] = {}
+        for axis, s in pick.items():
+            factors.setdefault(s.factor, []).append(axis)
         found: dict[int, int] = {}
         for i, x in enumerate(ins):
             for d, block in enumerate(x.layout.blocks):
                 f = self.operands[i][d]
                 if block and f is not None and f not in found and list(x.layout.dims[d]) == factors.get(f):
                     found[f] = local_block(x.layout, d, x.type.shape[d], mesh)
-        return found
+        return tuple(found.items())
 
     def covers(self, op: Op, mesh: Mesh) -> bool:
         """True if the layouts that `op` has follow from the rule's strategies (the verifier's question)."""
