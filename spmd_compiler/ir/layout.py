@@ -25,7 +25,7 @@ class Layout:
     """`dims`: the axes of each dim, major to minor. `partial`: (axis, kind) pairs, sorted. `blocks`: per dim the block
     size where it is not the default, else 0; () when all are default."""
 
-    __slots__ = ("axes", "blocks", "dims", "is_replicated", "partial", "placement")
+    __slots__ = ("axes", "blocks", "dims", "has_pieces", "is_replicated", "partial", "placement")
     _interned: ClassVar[dict[tuple, Layout]] = {}
 
     dims: tuple[Axes, ...]
@@ -34,6 +34,7 @@ class Layout:
     axes: frozenset[str]
     placement: dict[str, int | str]
     is_replicated: bool
+    has_pieces: bool  # it uses sub-axes
 
     def __new__(
         cls, dims: tuple[Axes, ...], partial: tuple[tuple[str, str], ...] = (), blocks: tuple[int, ...] = ()
@@ -56,6 +57,7 @@ class Layout:
                 raise ValueError(f"layout {self} uses a mesh axis twice")
             self.axes = frozenset(self.placement)
             self.is_replicated = not self.placement
+            self.has_pieces = any(":" in a for a in self.axes)
             cls._interned[(dims, partial, blocks)] = self
         cls._interned[key] = self
         return self
@@ -119,7 +121,7 @@ def block_size(size: int, shards: int) -> int:
 def canonical(layout: Layout, type: Type, mesh: Mesh) -> Layout:
     """The one spelling of a layout: sub-axes merged, a block that equals the default left out."""
     dims = layout.dims
-    if any(":" in a for a in layout.axes):
+    if layout.has_pieces:
         dims = tuple(merge_axes(mesh, d) for d in dims)
     blocks = layout.blocks
     if blocks:

@@ -15,7 +15,7 @@ from ..ir.mesh import Mesh
 from ..ir.types import TensorType
 
 if TYPE_CHECKING:
-    from .relayout import Step
+    from .relayout_steps import Step
 
 MESSAGE = 64.0  # bytes that one more collective weighs: it settles ties between plans that send about as much
 WORK = 1e-6  # bytes that touching one byte of local memory weighs: far below anything sent

@@ -50,6 +50,7 @@ class Memory:
         self.decisions: dict[Any, Choice] = {}
         self.reach: dict[Any, float] = {}
         self.tables: dict[Table, Table] = {}
+        self.alive: list[Any] = []  # keeps what keys name by id
 
     def table(self, entries: dict[Layout, float]) -> Table:
         """An interned table whose smallest cost is 0."""
@@ -89,13 +90,13 @@ class _Pass:
         tables = {v: memory.table({engine.layouts[v]: 0.0}) for v in self.block.args}
         plan = []
         for op in self.block.ops:
-            options = self.candidates(op)
             ins: list[Table] = []
             for v in op.operands:
                 table = tables.get(v)
                 if table is None:  # a value of an outer block
                     table = tables[v] = memory.table({engine.layouts[v]: 0.0})
                 ins.append(table)
+            options = self.candidates(op, ins)
             users = tuple([uses[v] for v in op.operands])
             row = (op, options, tuple(ins), users)
             plan.append(row)
@@ -106,21 +107,26 @@ class _Pass:
             tables.update(zip(op.results, results, strict=True))
         return plan
 
-    def candidates(self, op: Op) -> tuple[Choice, ...]:
+    def candidates(self, op: Op, tables: list[Table]) -> tuple[Choice, ...]:
         """The ways to run the op that differ from the present one on this axis only; the present one comes first."""
         choice = self.engine.choices[op]
-        layouts = (*choice.demands, *choice.results)
-        if op.name in FIXED or any(x.blocks or any(":" in a for a in x.axes) for x in layouts):
+        candidates = self.memory.candidates
+        if op.name in FIXED or any(x.blocks or x.has_pieces for x in (*choice.demands, *choice.results)):
             key = (choice.demands, choice.results)
-            return self.memory.candidates.setdefault(key, (choice._replace(cost=0.0),))
+            return candidates.setdefault(key, (choice._replace(cost=0.0),))
         rule = self.engine.book.rule(op)
-        key = (id(rule), choice.order, choice.picks, self.axis)
-        found = self.memory.candidates.get(key)
+        kinds = frozenset(
+            [k for t in tables for x, _ in t if isinstance(k := x.placement.get(self.axis), str)]
+        )
+        key = (id(rule), id(choice.picks), self.axis, kinds)
+        found = candidates.get(key)
         if found is None:
-            found = self.memory.candidates[key] = self.ways(rule, op, choice)
+            self.memory.alive.append(choice.picks)
+            found = candidates[key] = self.ways(rule, op, choice, kinds)
         return found
 
-    def ways(self, rule: Rule, op: Op, choice: Choice) -> tuple[Choice, ...]:
+    def ways(self, rule: Rule, op: Op, choice: Choice, kinds: frozenset[str]) -> tuple[Choice, ...]:
+        """Partials are passed on only of `kinds` that some operand may have."""
         mesh, axis = self.costs.mesh, self.axis
         order, picks = choice.order, choice.picks
         if axis not in order:
@@ -129,11 +135,17 @@ class _Pass:
             order = (*order[:at], axis, *order[at:])
             picks = (*picks[:at], rule.strategies[0], *picks[at:])
         at = order.index(axis)
-        ways = (
-            rule.way(order, (*picks[:at], s, *picks[at + 1 :]), op.operands, op.results, mesh)
-            for s in dict.fromkeys((picks[at], *rule.strategies))
-        )
-        return tuple([way for way in ways if way is not None])
+        strategies = [
+            s for s in rule.strategies if all(not isinstance(p, str) or p in kinds for p in s.operands)
+        ]
+        ways: list[Choice] = []
+        for s in dict.fromkeys((picks[at], *strategies)):
+            pick = (*picks[:at], s, *picks[at + 1 :])
+            if s is picks[at] or rule.divides(order, pick, mesh):
+                way = rule.way(order, pick, op.operands, op.results, mesh)
+                if way is not None:
+                    ways.append(way)
+        return tuple(ways)
 
     def reach(self, type: Type, table: Table, users: int, layout: Layout) -> float:
         """The cheapest way to have a value in `layout`, from its table; the value's own cost is shared by its users."""
@@ -225,8 +237,8 @@ class _Pass:
             if op.name in CONTROL and op.name != "manual_computation":
                 for region in op.regions:
                     for inner in region.walk():
-                        choice = self.engine.choices[inner]
-                        for v, layout in zip(inner.operands, choice.demands, strict=True):
+                        choice = self.engine.choices.get(inner)  # none inside reducers
+                        for v, layout in zip(inner.operands, choice.demands if choice else (), strict=False):
                             if v in self.uses:
                                 demands.setdefault(v, {})[layout] = None
 

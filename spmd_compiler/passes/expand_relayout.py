@@ -7,7 +7,8 @@ from ..ir.layout import Layout, local_block
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value
 from .halo import fetch_window
-from .relayout import Step, plan
+from .relayout import plan
+from .relayout_steps import Step
 
 
 def emit_relayout(b: Builder, value: Value, type: Type, source: Layout, target: Layout) -> Value:

@@ -122,7 +122,7 @@ class Rule:
     # ------------------------------------------------------------------------------------------ choosing
     def choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
         """The cheapest way to run the op, given where its operands are and what its users want."""
-        key = (costs.mesh, ins, outs)
+        key = (ins, outs)
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choices[key] = self._choose(costs, ins, outs)
@@ -195,6 +195,8 @@ class Rule:
     ) -> Choice | None:
         """The choice that these strategies make, with what it costs here; None if they don't go together."""
         mesh = costs.mesh
+        if not self.divides(order, [pick[a] for a in order], mesh, ins):
+            return None
         blocks = self._blocks(pick, ins, mesh) if any(x.layout.blocks for x in ins) else ()
         way = self.way(tuple(order), tuple([pick[a] for a in order]), ins, outs, mesh, blocks)
         if way is None:
@@ -205,6 +207,28 @@ class Rule:
         for out, layout in zip(outs, way.results, strict=True):
             cost += costs.serve(out.type, layout, out.demands)
         return way._replace(cost=cost)
+
+    def divides(
+        self, order: Sequence[str], picks: Sequence[Strategy], mesh: Mesh, ins: Sequence[In] = ()
+    ) -> bool:
+        """Whether cutting the factors so is worth a try: in equal parts, over one axis in more parts than that axis has
+        devices, or as an operand is cut already."""
+        cut: dict[int, list[str]] = {}
+        for axis, s in zip(order, picks, strict=True):
+            if s.factor >= 0:
+                cut.setdefault(s.factor, []).append(axis)
+        for f, axes in cut.items():
+            size, n = self.sizes[f], mesh.axes_size(axes)
+            if size % n == 0 or (len(axes) == 1 and size > n):
+                continue
+            if not any(
+                set(x.layout.dims[d]).issuperset(axes)
+                for i, x in enumerate(ins)
+                for d, g in enumerate(self.operands[i])
+                if g == f
+            ):
+                return False
+        return True
 
     def way(
         self,
@@ -217,7 +241,7 @@ class Rule:
     ) -> Choice | None:
         """The layouts that these strategies give, and what the op itself costs so: its work and its own messages. None if
         the strategies don't go together. `ins`, `outs`: anything with the operands' and results' types."""
-        key = (mesh, order, picks, blocks)
+        key = (order, picks, blocks)
         if key not in self._ways:
             types = [x.type for x in ins], [x.type for x in outs]
             self._ways[key] = self._way(order, picks, *types, mesh, dict(blocks))

@@ -72,8 +72,15 @@ class RuleBook:
     def __init__(self) -> None:
         self.scalars: dict[Value, Any] = {}
         self._rules: dict[Any, Rule] = {}
+        self._of: dict[Op, Rule] = {}
 
     def rule(self, op: Op) -> Rule:
+        rule = self._of.get(op)
+        if rule is None:
+            rule = self._of[op] = self._shared(op)
+        return rule
+
+    def _shared(self, op: Op) -> Rule:
         key: Any = (
             op.name,
             tuple(op.attrs.items()),
