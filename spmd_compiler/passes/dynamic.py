@@ -13,8 +13,10 @@ That is exact on trees. Graphs are no trees, so the engine keeps the outcome onl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import networkx as nx
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
@@ -25,20 +27,30 @@ from .rules.table import CONTROL
 if TYPE_CHECKING:
     from .propagate import Engine
 
+Others = int | tuple[Layout, ...]
 FIXED = CONTROL | {"relayout"}
 Table = tuple[
     tuple[Layout, float], ...
 ]  # the layouts that a value may have, with the cost of what comes before
 
 
-def improve(engine: Engine, block: Block, leave: Sequence[Layout | None]) -> bool:
-    """Decides the ops of a block, and of the blocks inside, again. `leave`: the layouts in which the block's values
-    leave it; None: as the compiler likes. True if anything changed."""
+def improve(engine: Engine, block: Block) -> bool:
+    """Decides the ops of a block again, twice per axis: once in the hope that the users of a value will agree, once with
+    what they want now. True if anything changed."""
     changed = False
     for axis in engine.mesh.shape:
         if engine.mesh.axis_size(axis) > 1:
-            changed |= _Pass(engine, block, leave, axis).run()
+            for hope in (True, False):
+                changed |= _Pass(engine, block, axis, hope).run()
     return changed
+
+
+class _Row(NamedTuple):
+    """An op, the ways to run it, and the tables of its operands."""
+
+    op: Op
+    options: tuple[Choice, ...]
+    tables: tuple[Table, ...]
 
 
 class Memory:
@@ -50,6 +62,7 @@ class Memory:
         self.decisions: dict[Any, Choice] = {}
         self.reach: dict[Any, float] = {}
         self.tables: dict[Table, Table] = {}
+        self.kinds: dict[Any, frozenset[str] | None] = {}
         self.alive: list[Any] = []  # keeps what keys name by id
 
     def table(self, entries: dict[Layout, float]) -> Table:
@@ -62,33 +75,23 @@ class Memory:
 class _Pass:
     """All ops of one block, on one axis. Ops that hold blocks, and relayouts that the user wrote, stay as they are."""
 
-    def __init__(self, engine: Engine, block: Block, leave: Sequence[Layout | None], axis: str):
-        self.engine, self.block, self.axis = engine, block, axis
+    def __init__(self, engine: Engine, block: Block, axis: str, hope: bool):
+        self.engine, self.block, self.axis, self.hope = engine, block, axis, hope
         self.costs, self.memory = engine.costs, engine.memory
-        self.leave = list(zip(block.returns, leave, strict=True))
-        self.free = {v for v, layout in self.leave if layout is None}
-        self.uses: dict[Value, int] = {}
-        for op in block.ops:
-            for v in op.operands:
-                self.uses[v] = self.uses.get(v, 0) + 1
-        for v in block.returns:
-            self.uses[v] = self.uses.get(v, 0) + 1
+        self.wants = {v: dict(engine.demands.get(v, ())) for v in _values(block)}
 
     def run(self) -> bool:
         engine = self.engine
-        old = {op: engine.choices[op] for op in self.block.ops}
         new = self.backward(self.forward())
-        changed = [op for op in self.block.ops if new[op] is not old[op]]
-        if not changed or self.total(new) >= self.total(old) - 1e-6:
-            return False
-        for op in changed:
-            engine.choose(op, new[op])
-        return True
+        changed = [op for op, choice in new.items() if choice is not engine.choices[op]]
+        taken = [self.take(ops, new) for ops in self.components(changed, new)]
+        return any(taken)
 
-    def forward(self) -> list[tuple[Op, tuple[Choice, ...], tuple[Table, ...], tuple[int, ...]]]:
-        engine, memory, uses = self.engine, self.memory, self.uses
+    # ------------------------------------------------------------------------------------------ forward
+    def forward(self) -> list[_Row]:
+        engine, memory = self.engine, self.memory
         tables = {v: memory.table({engine.layouts[v]: 0.0}) for v in self.block.args}
-        plan = []
+        plan: list[_Row] = []
         for op in self.block.ops:
             ins: list[Table] = []
             for v in op.operands:
@@ -97,15 +100,33 @@ class _Pass:
                     table = tables[v] = memory.table({engine.layouts[v]: 0.0})
                 ins.append(table)
             options = self.candidates(op, ins)
-            users = tuple([uses[v] for v in op.operands])
-            row = (op, options, tuple(ins), users)
+            row = _Row(op, options, tuple(ins))
             plan.append(row)
-            key = (id(options), *map(id, ins), users)
+            if len(options) == 1:
+                for v, layout in zip(op.results, options[0].results, strict=True):
+                    tables[v] = memory.table({layout: 0.0})
+                continue
+            there = self.others(op)
+            key = (id(options), *map(id, ins), there)
             results = memory.forward.get(key)
             if results is None:
-                results = memory.forward[key] = self.results(*row)
+                results = memory.forward[key] = self.results(row, there)
             tables.update(zip(op.results, results, strict=True))
         return plan
+
+    def others(self, op: Op) -> tuple[Others, ...]:
+        """Per operand what the other users count for: how many there are, or which layouts they want."""
+        choice = self.engine.choices[op]
+        found: list[Others] = []
+        for v, own in zip(op.operands, choice.demands, strict=True):
+            wants = self.wants.get(v)
+            if wants is None:
+                found.append(1 if self.hope else ())
+            elif self.hope:
+                found.append(sum(wants.values()))
+            else:
+                found.append(tuple([x for x, n in wants.items() if x is not own or n > 1]))
+        return tuple(found)
 
     def candidates(self, op: Op, tables: list[Table]) -> tuple[Choice, ...]:
         """The ways to run the op that differ from the present one on this axis only; the present one comes first."""
@@ -114,10 +135,10 @@ class _Pass:
         if op.name in FIXED or any(x.blocks or x.has_pieces for x in (*choice.demands, *choice.results)):
             key = (choice.demands, choice.results)
             return candidates.setdefault(key, (choice._replace(cost=0.0),))
+        kinds = self.kinds(tables)
+        if kinds is None and not any(self.axis in x.axes for v in op.results for x in self.wants[v]):
+            return candidates.setdefault(choice, (choice,))  # the axis has no business here
         rule = self.engine.book.rule(op)
-        kinds = frozenset(
-            [k for t in tables for x, _ in t if isinstance(k := x.placement.get(self.axis), str)]
-        )
         key = (id(rule), id(choice.picks), self.axis, kinds)
         found = candidates.get(key)
         if found is None:
@@ -125,18 +146,35 @@ class _Pass:
             found = candidates[key] = self.ways(rule, op, choice, kinds)
         return found
 
-    def ways(self, rule: Rule, op: Op, choice: Choice, kinds: frozenset[str]) -> tuple[Choice, ...]:
+    def kinds(self, tables: list[Table]) -> frozenset[str] | None:
+        """The kinds of partials over the axis that some operand may be; None if none has the axis at all."""
+        found: frozenset[str] | None = None
+        known = self.memory.kinds
+        for table in tables:
+            key = (id(table), self.axis)
+            if key not in known:
+                places = [x.placement[self.axis] for x, _ in table if self.axis in x.axes]
+                known[key] = frozenset(p for p in places if isinstance(p, str)) if places else None
+            kinds = known[key]
+            if kinds is not None:
+                found = kinds if found is None else found | kinds
+        return found
+
+    def ways(self, rule: Rule, op: Op, choice: Choice, kinds: frozenset[str] | None) -> tuple[Choice, ...]:
         """Partials are passed on only of `kinds` that some operand may have."""
         mesh, axis = self.costs.mesh, self.axis
         order, picks = choice.order, choice.picks
+        if any(":" in a for a in order):
+            return (choice,)  # pieces of axes stay as they are
         if axis not in order:
             names = list(mesh.shape)
             at = sum(names.index(a) < names.index(axis) for a in order)
             order = (*order[:at], axis, *order[at:])
             picks = (*picks[:at], rule.strategies[0], *picks[at:])
         at = order.index(axis)
+        passed = kinds or frozenset()
         strategies = [
-            s for s in rule.strategies if all(not isinstance(p, str) or p in kinds for p in s.operands)
+            s for s in rule.strategies if all(not isinstance(p, str) or p in passed for p in s.operands)
         ]
         ways: list[Choice] = []
         for s in dict.fromkeys((picks[at], *strategies)):
@@ -147,79 +185,86 @@ class _Pass:
                     ways.append(way)
         return tuple(ways)
 
-    def reach(self, type: Type, table: Table, users: int, layout: Layout) -> float:
-        """The cheapest way to have a value in `layout`, from its table; the value's own cost is shared by its users."""
-        key = (type, id(table), users, layout)
-        hit = self.memory.reach.get(key)
-        if hit is None:
-            relayout = self.costs.relayout
-            hit = self.memory.reach[key] = min([c / users + relayout(type, p, layout) for p, c in table])
-        return hit
-
-    def results(
-        self, op: Op, options: tuple[Choice, ...], tables: tuple[Table, ...], users: tuple[int, ...]
-    ) -> tuple[Table, ...]:
-        found: list[dict[Layout, float]] = [{} for _ in op.results]
-        for option in options:
-            cost = option.cost + sum(
-                [
-                    self.reach(v.type, t, n, x)
-                    for v, x, t, n in zip(op.operands, option.demands, tables, users, strict=True)
-                ]
-            )
+    def results(self, row: _Row, there: tuple[Others, ...]) -> tuple[Table, ...]:
+        found: list[dict[Layout, float]] = [{} for _ in row.op.results]
+        for option in row.options:
+            cost = option.cost + self.inputs(row, option, there)
             for entries, layout in zip(found, option.results, strict=True):
                 entries[layout] = min(cost / len(found), entries.get(layout, cost))
         return tuple([self.memory.table(entries) for entries in found])
 
-    def backward(
-        self, plan: list[tuple[Op, tuple[Choice, ...], tuple[Table, ...], tuple[int, ...]]]
-    ) -> dict[Op, Choice]:
-        memory = self.memory
-        demands: dict[Value, dict[Layout, None]] = {}
-        for v, layout in self.leave:
-            if layout is not None:
-                demands.setdefault(v, {})[layout] = None
-        self.captured(demands)
+    def inputs(self, row: _Row, option: Choice, there: tuple[Others, ...]) -> float:
+        cost = 0.0
+        reach = self.memory.reach
+        for v, layout, table, others in zip(row.op.operands, option.demands, row.tables, there, strict=True):
+            key = (v.type, id(table), others, layout)
+            hit = reach.get(key)
+            if hit is None:
+                hit = reach[key] = self.reach(v.type, table, others, layout)
+            cost += hit
+        return cost
+
+    def reach(self, type: Type, table: Table, others: Others, layout: Layout) -> float:
+        """The cheapest way to have a value in `layout` too."""
+        costs = self.costs
+        if isinstance(others, int):
+            return min([c / others + costs.relayout(type, p, layout) for p, c in table])
+        without = min([c + costs.serve(type, p, others) for p, c in table])
+        both = others if layout in others else (*others, layout)
+        return min([c + costs.serve(type, p, both) for p, c in table]) - without
+
+    # ------------------------------------------------------------------------------------------ backward
+    def backward(self, plan: list[_Row]) -> dict[Op, Choice]:
+        engine, memory, wants = self.engine, self.memory, self.wants
+        decided: dict[Value, dict[Layout, None]] = {}
         chosen: dict[Op, Choice] = {}
-        for op, options, tables, users in reversed(plan):
+        for row in reversed(plan):
+            op, options, tables = row
+            old = engine.choices[op]
             if len(options) == 1:
-                best = options[0]
+                chosen[op] = old
             else:
-                there = tuple([tuple(demands.get(v, ())) for v in op.operands])
-                wanted = tuple([tuple(demands[v]) if v in demands else None for v in op.results])
-                free = tuple([v in self.free for v in op.results]) if self.free else ()
-                key = (id(options), *map(id, tables), users, there, wanted, free)
-                hit = memory.decisions.get(key)
-                if hit is None:
-                    hit = memory.decisions[key] = self.decide(op, options, tables, users, there, wanted)
-                best = hit
-            chosen[op] = (
-                best
-                if best.demands != self.engine.choices[op].demands
-                or best.results != self.engine.choices[op].results
-                else self.engine.choices[op]
-            )
-            for v, layout in zip(op.operands, best.demands, strict=True):
-                demands.setdefault(v, {})[layout] = None
+                there = self.others(op)
+                made = tuple([tuple(decided.get(v, ())) for v in op.operands]) if self.hope else ()
+                wanted = tuple([self.wanted(v) for v in op.results])
+                free = tuple([v in engine.free_results for v in op.results]) if engine.free_results else ()
+                key = (id(options), *map(id, tables), there, made, wanted, free)
+                best = memory.decisions.get(key)
+                if best is None:
+                    best = memory.decisions[key] = self.decide(row, there, made, wanted)
+                chosen[op] = old if best is options[0] else best
+            new = chosen[op]
+            for v, a, b in zip(op.operands, old.demands, new.demands, strict=True):
+                if self.hope:
+                    decided.setdefault(v, {})[b] = None
+                if a is not b and v in wants:
+                    users = wants[v]
+                    users[a] -= 1
+                    if not users[a]:
+                        del users[a]
+                    users[b] = users.get(b, 0) + 1
         return chosen
+
+    def wanted(self, value: Value) -> tuple[Layout, ...] | None:
+        users = self.wants[value]
+        return tuple(users) if users else None
 
     def decide(
         self,
-        op: Op,
-        options: tuple[Choice, ...],
-        tables: tuple[Table, ...],
-        users: tuple[int, ...],
-        there: tuple[tuple[Layout, ...], ...],
+        row: _Row,
+        there: tuple[Others, ...],
+        made: tuple[tuple[Layout, ...], ...],
         wanted: tuple[tuple[Layout, ...] | None, ...],
     ) -> Choice:
-        best, least = options[0], float("inf")
-        for option in options:
-            cost = option.cost
-            for v, layout, table, n, others in zip(
-                op.operands, option.demands, tables, users, there, strict=True
+        op = row.op
+        best, least = row.options[0], float("inf")
+        for option in row.options:
+            cost = option.cost + self.inputs(row, option, there)
+            for v, layout, table, others, n in zip(
+                op.operands, option.demands, row.tables, made, there, strict=False
             ):
-                if layout not in others:  # else it is made for another user anyway
-                    cost += self.reach(v.type, table, n, layout)
+                if layout in others:  # it is made for another user anyway
+                    cost -= self.reach(v.type, table, n, layout)
             for v, layout, demands in zip(op.results, option.results, wanted, strict=True):
                 cost += self.serve(v, layout, demands)
             if cost < least - 1e-9:
@@ -227,42 +272,56 @@ class _Pass:
         return best
 
     def serve(self, value: Value, layout: Layout, demands: tuple[Layout, ...] | None) -> float:
-        if value in self.free:
+        if value in self.engine.free_results:
             demands = (*(demands or ()), self.engine.free_result(value.type, layout))
         return self.costs.serve(value.type, layout, demands)
 
-    def captured(self, demands: dict[Value, dict[Layout, None]]) -> None:
-        """What ops in blocks inside this one want of its values."""
-        for op in self.block.ops:
-            if op.name in CONTROL and op.name != "manual_computation":
-                for region in op.regions:
-                    for inner in region.walk():
-                        choice = self.engine.choices.get(inner)  # none inside reducers
-                        for v, layout in zip(inner.operands, choice.demands if choice else (), strict=False):
-                            if v in self.uses:
-                                demands.setdefault(v, {})[layout] = None
+    # ------------------------------------------------------------------------------------------ acceptance
+    def components(self, changed: list[Op], new: dict[Op, Choice]) -> list[list[Op]]:
+        """The changed ops in groups that touch each other through a value whose layout they change."""
+        graph: nx.Graph[Any] = nx.Graph()
+        for op in changed:
+            graph.add_node(op)
+            for v in self.touched(op, new[op]):
+                graph.add_edge(op, v)
+        groups = nx.connected_components(graph)
+        position = {op: i for i, op in enumerate(changed)}
+        return [sorted((x for x in group if x in position), key=position.__getitem__) for group in groups]
 
-    def total(self, choices: dict[Op, Choice]) -> float:
-        """What the block costs with these choices."""
-        demands: dict[Value, dict[Layout, None]] = {}
-        self.captured(demands)
-        for v, layout in self.leave:
-            if layout is not None:
-                demands.setdefault(v, {})[layout] = None
-        layouts = {v: self.engine.layouts[v] for v in self.block.args}
-        cost = 0.0
-        for op, choice in choices.items():
-            for v, layout in zip(op.operands, choice.demands, strict=True):
-                demands.setdefault(v, {})[layout] = None
-            layouts.update(zip(op.results, choice.results, strict=True))
-            if op.name not in FIXED:
-                cost += self.engine.own_cost(op, choice)
-        for v, wanted in demands.items():
-            if v not in self.free:
-                layout = layouts.get(v)
-                cost += self.serve(v, self.engine.layouts[v] if layout is None else layout, tuple(wanted))
-        for v in self.free:
-            layout = layouts.get(v)
-            wanted = tuple(demands.get(v, ()))
-            cost += self.serve(v, self.engine.layouts[v] if layout is None else layout, wanted)
-        return cost
+    def touched(self, op: Op, new: Choice) -> Iterator[Value]:
+        old = self.engine.choices[op]
+        for v, a, b in zip(
+            (*op.operands, *op.results),
+            (*old.demands, *old.results),
+            (*new.demands, *new.results),
+            strict=True,
+        ):
+            if a is not b:
+                yield v
+
+    def take(self, ops: list[Op], new: dict[Op, Choice]) -> bool:
+        """Changes a group of ops if that makes the program cheaper."""
+        engine = self.engine
+        old = {op: engine.choices[op] for op in ops}
+        values = dict.fromkeys(v for op in ops for v in self.touched(op, new[op]))
+        before = self.price(values, old)
+        for op in ops:
+            engine.choose(op, new[op])
+        if self.price(values, new, ops) < before - 1e-6:
+            return True
+        for op in ops:
+            engine.choose(op, old[op])
+        return False
+
+    def price(
+        self, values: Iterable[Value], choices: dict[Op, Choice], ops: Iterable[Op] | None = None
+    ) -> float:
+        engine = self.engine
+        own = sum(engine.own_cost(op, choices[op]) for op in (choices if ops is None else ops))
+        return own + sum(self.costs.serve(v.type, engine.layouts[v], engine.wanted(v)) for v in values)
+
+
+def _values(block: Block) -> Iterator[Value]:
+    yield from block.args
+    for op in block.ops:
+        yield from op.results

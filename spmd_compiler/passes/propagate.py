@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout
@@ -37,18 +37,16 @@ class Propagate:
         wanted = [attrs.get("layout") for attrs in main.result_attrs]
         for value in main.body.args:
             engine.layouts[value] = value.layout or Layout.replicated(value.type.rank)
+        engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.forward(main.body)
         engine.free_args = {v for v in main.body.args if v.layout is None}
-        engine.demand_returns(main.body, wanted)
+        for value, layout in zip(main.body.returns, wanted, strict=True):
+            if layout is not None:
+                engine.want(value, layout)
         for _ in range(self.sweeps):
-            before = engine.moves
-            if improve(engine, main.body, wanted):
-                engine.moves += 1
-                engine.demand_returns(main.body, wanted)
-            engine.sweep(main.body, backward=True)
-            engine.sweep(main.body, backward=False)
-            if engine.moves == before:
+            if not improve(engine, main.body):
                 break
+            engine.sweep(main.body, backward=True)
         engine.settle_args(main.body)
         body = legalise(engine, main.body, wanted)
         return module.with_body(body)
@@ -65,7 +63,7 @@ class Engine(Assignment):
         self.free_args: set[Value] = set()
         self.moves = 0
         self.memory = Memory()
-        self.returned: list[tuple[Value, Layout]] = []  # what the function's results leave as
+        self.free_results: set[Value] = set()  # results that leave in the layout that they have
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
@@ -123,16 +121,11 @@ class Engine(Assignment):
                 for value in inner.results:
                     self.layouts[value] = Layout.replicated(value.type.rank)
 
-    def demand_returns(self, block: Block, wanted: list[Any]) -> None:
-        """Records what is wanted of the function's results; a free one leaves as it is, as far as arrays can be stored so."""
-        for value, layout in self.returned:
-            self.unwant(value, layout)
-        self.returned = [
-            (v, layout if layout is not None else self.free_result(v.type, self.layouts[v]))
-            for v, layout in zip(block.returns, wanted, strict=True)
-        ]
-        for value, layout in self.returned:
-            self.want(value, layout)
+    def wanted(self, value: Value) -> tuple[Layout, ...]:
+        wanted = super().wanted(value)
+        if value in self.free_results:
+            wanted = (*wanted, self.free_result(value.type, self.layouts[value]))
+        return wanted
 
     def free_result(self, type: Type, layout: Layout) -> Layout:
         """The layout in which a result leaves that the user left to us."""
