@@ -1,56 +1,81 @@
-"""Improvement of an assignment by dynamic programming: one mesh axis at a time, all ops of a block together.
+"""Improvement of an assignment by dynamic programming: one mesh axis at a time, all ops of the program together.
 
-Sweeps that change one op at a time can't leave a plateau: where a reduction should move from the end of a chain of ops to
-its start, every single move costs as much as it saves. Here every op may change its strategy on one axis at once:
+Moves of one op at a time can't leave a plateau: where a reduction should move from the end of a chain of ops to its start,
+every single move costs as much as it saves. Here every op may change its strategy on one axis at once:
 
-1. Forward, each value gets a table: per layout that it may have, the cheapest cost of everything before it. A value with n
-   users gives each of them an n-th of its cost.
+1. Forward, each value gets a table: per layout that it may have, the cheapest cost of everything before it.
 2. Backward, each op takes the strategy that is cheapest for its operands' tables and for what its users, which have
    chosen already, want of its results.
 
-That is exact on trees. Graphs are no trees, so the engine keeps the outcome only if its true cost is lower.
+The carries of a loop choose like ops do; what is inside a loop counts as often as it runs. That is exact on trees. On graphs
+it is a proposal: each connected group of its changes is kept only if the program's true cost gets lower by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import networkx as nx
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
-from ..ir.types import Type
-from .rules.base import Choice, Rule
-from .rules.table import CONTROL
+from ..ir.types import TensorType, Type
+from .rules.base import Choice, with_axis
 
 if TYPE_CHECKING:
     from .propagate import Engine
 
-Others = int | tuple[Layout, ...]
-FIXED = CONTROL | {"relayout"}
 Table = tuple[
     tuple[Layout, float], ...
 ]  # the layouts that a value may have, with the cost of what comes before
+Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
+Node = (
+    Op | tuple[Op, int]
+)  # what is decided: how an op runs; the layout of a loop's carry, or of a branch's result
+FIXED = ("manual_computation", "relayout")
 
 
-def improve(engine: Engine, block: Block) -> bool:
-    """Decides the ops of a block again, twice per axis: once in the hope that the users of a value will agree, once with
-    what they want now. True if anything changed."""
-    changed = False
-    for axis in engine.mesh.shape:
-        if engine.mesh.axis_size(axis) > 1:
-            for hope in (True, False):
-                changed |= _Pass(engine, block, axis, hope).run()
-    return changed
+def improve(engine: Engine, block: Block, views: Iterable[View]) -> float:
+    """Decides everything in a program again, for each axis under each view. Returns how much cheaper it is now."""
+    axes = [axis for axis in engine.mesh.shape if engine.mesh.axis_size(axis) > 1]
+    return sum([_Pass(engine, block, axis, view).run() for axis in axes for view in views])
+
+
+class View(Enum):
+    """How an op sees the other users of its operands. Graphs are no trees, so none is exact; together they find more."""
+
+    ALONE = 0  # there are none: it pays for an operand and its relayouts alone
+    SHARED = 1  # they will want what it wants: the operand's own cost is divided by their number
+    PRESENT = 2  # they want what they want now: it pays for what it adds
 
 
 class _Row(NamedTuple):
-    """An op, the ways to run it, and the tables of its operands."""
+    """An op, the ways to run it, the tables of its operands, and how often it runs."""
 
     op: Op
     options: tuple[Choice, ...]
     tables: tuple[Table, ...]
+    ids: tuple[int, ...]  # of the tables
+    others: tuple[Others, ...]
+    weight: int
+
+
+class _Enter(NamedTuple):
+    """A loop begins: per carry the layouts that it may have, and the cost of entering in each."""
+
+    op: Op
+    tables: list[Table]
+    weight: int
+
+
+class _Leave(NamedTuple):
+    """A loop or a branching ends: per result the layouts that it may have, and the cost of all before."""
+
+    op: Op
+    tables: list[Table]
+    weight: int
 
 
 class Memory:
@@ -63,7 +88,7 @@ class Memory:
         self.reach: dict[Any, float] = {}
         self.tables: dict[Table, Table] = {}
         self.kinds: dict[Any, frozenset[str] | None] = {}
-        self.alive: list[Any] = []  # keeps what keys name by id
+        self.ends: dict[Any, list[Table]] = {}  # per loop and axis what the end of its body costs
 
     def table(self, entries: dict[Layout, float]) -> Table:
         """An interned table whose smallest cost is 0."""
@@ -73,200 +98,253 @@ class Memory:
 
 
 class _Pass:
-    """All ops of one block, on one axis. Ops that hold blocks, and relayouts that the user wrote, stay as they are."""
+    """All decisions of a program, on one axis. Relayouts that the user wrote and manual regions stay as they are."""
 
-    def __init__(self, engine: Engine, block: Block, axis: str, hope: bool):
-        self.engine, self.block, self.axis, self.hope = engine, block, axis, hope
+    def __init__(self, engine: Engine, block: Block, axis: str, view: View):
+        self.engine, self.block, self.axis, self.view = engine, block, axis, view
         self.costs, self.memory = engine.costs, engine.memory
-        self.wants = {v: dict(engine.demands.get(v, ())) for v in _values(block)}
+        self.new_wants: dict[Value, dict[Layout, int]] = {}  # what users want of values, where that changed
+        self.uses = (
+            {v: sum(users.values()) for v, users in engine.demands.items()} if view is View.SHARED else {}
+        )
+        self.tables: dict[Value, Table] = {}
+        self.plan: list[_Row | _Enter | _Leave] = []
+        self.chosen: dict[Node, Any] = {}
 
-    def run(self) -> bool:
-        engine = self.engine
-        new = self.backward(self.forward())
-        changed = [op for op, choice in new.items() if choice is not engine.choices[op]]
-        taken = [self.take(ops, new) for ops in self.components(changed, new)]
-        return any(taken)
+    def run(self) -> float:
+        for v in self.block.args:
+            self.tables[v] = self.memory.table({self.engine.layouts[v]: 0.0})
+        self.forward(self.block, 1)
+        for row in reversed(self.plan):
+            if isinstance(row, _Row):
+                self.decide(row)
+            elif isinstance(row, _Leave):
+                self.leave(row)
+            else:
+                self.enter(row)
+        return sum([self.take(group) for group in self.components()])
 
     # ------------------------------------------------------------------------------------------ forward
-    def forward(self) -> list[_Row]:
-        engine, memory = self.engine, self.memory
-        tables = {v: memory.table({engine.layouts[v]: 0.0}) for v in self.block.args}
-        plan: list[_Row] = []
-        for op in self.block.ops:
-            ins: list[Table] = []
-            for v in op.operands:
-                table = tables.get(v)
-                if table is None:  # a value of an outer block
-                    table = tables[v] = memory.table({engine.layouts[v]: 0.0})
-                ins.append(table)
-            options = self.candidates(op, ins)
-            row = _Row(op, options, tuple(ins))
-            plan.append(row)
+    def forward(self, block: Block, weight: int) -> None:
+        tables, memory = self.tables, self.memory
+        for op in block.ops:
+            if op.name == "while":
+                self.forward_loop(op, weight)
+                continue
+            if op.name in ("case", "if"):
+                self.forward_branches(op, weight)
+                continue
+            ins = tuple([tables[v] for v in op.operands])
+            ids = tuple([id(t) for t in ins])
+            options = self.candidates(op, ins, ids)
             if len(options) == 1:
                 for v, layout in zip(op.results, options[0].results, strict=True):
                     tables[v] = memory.table({layout: 0.0})
                 continue
             there = self.others(op)
-            key = (id(options), *map(id, ins), there)
+            row = _Row(op, options, ins, ids, there, weight)
+            self.plan.append(row)
+            key = (id(options), ids, there, weight)
             results = memory.forward.get(key)
             if results is None:
-                results = memory.forward[key] = self.results(row, there)
+                results = memory.forward[key] = self.results(row)
             tables.update(zip(op.results, results, strict=True))
-        return plan
+
+    def forward_loop(self, op: Op, weight: int) -> None:
+        """The body runs from what it costs to enter it and to come back to its start. What its end costs is known from
+        the pass before; the first pass looks ahead."""
+        body = op.regions[1]
+        inner = weight * self.engine.trips(op)
+        ends = self.memory.ends
+        if (op, self.axis) not in ends:
+            start = len(self.plan)
+            self.enter_loop(op, weight, inner)
+            del self.plan[start:]
+        enter = self.enter_loop(op, weight, inner)
+        leave: list[Table] = []
+        for i, v in enumerate(body.returns):
+            leave.append(
+                enter[i] if self.invariant(op, i) else self.table(v, [x for x, _ in enter[i]], 1, inner)
+            )
+        self.tables.update(zip(op.results, leave, strict=True))
+        self.plan.append(_Leave(op, leave, weight))
+
+    def enter_loop(self, op: Op, weight: int, inner: int) -> list[Table]:
+        condition, body = op.regions
+        known = self.memory.ends.get((op, self.axis))
+        enter: list[Table] = []
+        for i, (v, there) in enumerate(zip(op.operands, self.others(op), strict=True)):
+            costs = dict(self.table(v, self.placements(op, i), there, weight))
+            if known is not None and self.view is View.ALONE and not self.invariant(op, i):
+                costs = {p: c + self.reach(v.type, known[i], 1, p, inner) for p, c in costs.items()}
+            table = self.memory.table(costs)
+            enter.append(table)
+            self.tables[condition.args[i]] = self.tables[body.args[i]] = table
+        self.plan.append(_Enter(op, enter, weight))
+        self.forward(condition, inner)
+        self.forward(body, inner)
+        self.memory.ends[op, self.axis] = [self.tables[v] for v in body.returns]
+        return enter
+
+    def forward_branches(self, op: Op, weight: int) -> None:
+        for region in op.regions:
+            self.forward(region, weight)
+        leave: list[Table] = []
+        for i in range(len(op.results)):
+            ways = self.placements(op, i)
+            tables = [dict(self.table(region.returns[i], ways, 1, weight)) for region in op.regions]
+            leave.append(self.memory.table({p: sum(t[p] for t in tables) for p in ways}))
+        self.tables.update(zip(op.results, leave, strict=True))
+        self.plan.append(_Leave(op, leave, weight))
+
+    def table(self, value: Value, ways: list[Layout], others: Others, weight: int) -> Table:
+        """What it costs to have a value in each of some layouts."""
+        table = self.tables[value]
+        return self.memory.table({p: self.reach(value.type, table, others, p, weight) for p in ways})
+
+    def invariant(self, op: Op, i: int) -> bool:
+        return op.name == "while" and op.regions[1].returns[i] is op.regions[1].args[i]
+
+    def placements(self, op: Op, i: int) -> list[Layout]:
+        """The layouts that a carry (or a branch's result) may have: as now, or with the axis elsewhere."""
+        engine, axis, type = self.engine, self.axis, op.results[i].type
+        layout = engine.choices[op].results[i]
+        regions = op.regions[op.name == "while" :]
+        seen = [layout, *(engine.layouts[r.returns[i]] for r in regions), *self.users(op.results[i])]
+        if op.name == "while":
+            seen += [x for x, _ in self.tables[op.operands[i]]]
+            seen += self.users(regions[0].args[i])
+            if ends := self.memory.ends.get((op, axis)):
+                seen += [x for x, _ in ends[i]]
+        if layout.blocks or layout.has_pieces or not isinstance(type, TensorType):
+            return [layout]
+        places = {x.placement[axis] for x in seen if axis in x.axes}
+        if not places:
+            return [layout]
+        found: dict[Layout, None] = {layout: None, layout.drop((axis,)): None}
+        for place in (*range(type.rank), *sorted(p for p in places if isinstance(p, str))):
+            new = with_axis(layout.drop((axis,)), axis, place, engine.mesh)
+            if isinstance(place, str) or type.shape[place] % engine.mesh.axes_size(new.dims[place]) == 0:
+                found[new] = None
+        return list(found)
+
+    def users(self, value: Value) -> dict[Layout, int]:
+        """What the users of a value want: those that are decided already and the others."""
+        return self.new_wants.get(value) or self.engine.demands.get(value) or {}
 
     def others(self, op: Op) -> tuple[Others, ...]:
-        """Per operand what the other users count for: how many there are, or which layouts they want."""
-        choice = self.engine.choices[op]
+        """Per operand what the other users count for."""
+        if self.view is View.ALONE:
+            return (1,) * len(op.operands)
+        if self.view is View.SHARED:
+            return tuple([self.uses[v] for v in op.operands])
         found: list[Others] = []
-        for v, own in zip(op.operands, choice.demands, strict=True):
-            wants = self.wants.get(v)
-            if wants is None:
-                found.append(1 if self.hope else ())
-            elif self.hope:
-                found.append(sum(wants.values()))
+        new_wants, demands = self.new_wants, self.engine.demands
+        for v, own in zip(op.operands, self.engine.choices[op].demands, strict=True):
+            users = new_wants.get(v) or demands[v]
+            if len(users) == 1:
+                found.append((own,) if users.get(own, 0) > 1 else ())
             else:
-                found.append(tuple([x for x, n in wants.items() if x is not own or n > 1]))
+                found.append(tuple([x for x, n in users.items() if x is not own or n > 1]))
         return tuple(found)
 
-    def candidates(self, op: Op, tables: list[Table]) -> tuple[Choice, ...]:
+    def candidates(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:
         """The ways to run the op that differ from the present one on this axis only; the present one comes first."""
         choice = self.engine.choices[op]
-        candidates = self.memory.candidates
-        if op.name in FIXED or any(x.blocks or x.has_pieces for x in (*choice.demands, *choice.results)):
-            key = (choice.demands, choice.results)
-            return candidates.setdefault(key, (choice._replace(cost=0.0),))
-        kinds = self.kinds(tables)
-        if kinds is None and not any(self.axis in x.axes for v in op.results for x in self.wants[v]):
-            return candidates.setdefault(choice, (choice,))  # the axis has no business here
+        if op.name in FIXED:
+            return (choice,)
+        known = self.memory.kinds
+        if (ids, self.axis) in known:
+            kinds = known[ids, self.axis]
+        else:
+            kinds = known[ids, self.axis] = self.kinds(tables)
+        if kinds is None and not any([self.axis in x.axes for v in op.results for x in self.users(v)]):  # noqa: C419
+            return (choice,)  # the axis has no business here
         rule = self.engine.book.rule(op)
-        key = (id(rule), id(choice.picks), self.axis, kinds)
+        candidates = self.memory.candidates
+        key = (id(rule), choice.demands, choice.results, self.axis, kinds)
         found = candidates.get(key)
         if found is None:
-            self.memory.alive.append(choice.picks)
-            found = candidates[key] = self.ways(rule, op, choice, kinds)
+            fixed = any(x.blocks or x.has_pieces for x in (*choice.demands, *choice.results))
+            found = candidates[key] = (
+                (choice,)
+                if fixed
+                else rule.variants(op, choice, self.axis, kinds or frozenset(), self.costs.mesh)
+            )
         return found
 
-    def kinds(self, tables: list[Table]) -> frozenset[str] | None:
+    def kinds(self, tables: tuple[Table, ...]) -> frozenset[str] | None:
         """The kinds of partials over the axis that some operand may be; None if none has the axis at all."""
-        found: frozenset[str] | None = None
-        known = self.memory.kinds
-        for table in tables:
-            key = (id(table), self.axis)
-            if key not in known:
-                places = [x.placement[self.axis] for x, _ in table if self.axis in x.axes]
-                known[key] = frozenset(p for p in places if isinstance(p, str)) if places else None
-            kinds = known[key]
-            if kinds is not None:
-                found = kinds if found is None else found | kinds
-        return found
+        places = [x.placement[self.axis] for table in tables for x, _ in table if self.axis in x.axes]
+        return frozenset(p for p in places if isinstance(p, str)) if places else None
 
-    def ways(self, rule: Rule, op: Op, choice: Choice, kinds: frozenset[str] | None) -> tuple[Choice, ...]:
-        """Partials are passed on only of `kinds` that some operand may have."""
-        mesh, axis = self.costs.mesh, self.axis
-        order, picks = choice.order, choice.picks
-        if any(":" in a for a in order):
-            return (choice,)  # pieces of axes stay as they are
-        if axis not in order:
-            names = list(mesh.shape)
-            at = sum(names.index(a) < names.index(axis) for a in order)
-            order = (*order[:at], axis, *order[at:])
-            picks = (*picks[:at], rule.strategies[0], *picks[at:])
-        at = order.index(axis)
-        passed = kinds or frozenset()
-        strategies = [
-            s for s in rule.strategies if all(not isinstance(p, str) or p in passed for p in s.operands)
-        ]
-        ways: list[Choice] = []
-        for s in dict.fromkeys((picks[at], *strategies)):
-            pick = (*picks[:at], s, *picks[at + 1 :])
-            if s is picks[at] or rule.divides(order, pick, mesh):
-                way = rule.way(order, pick, op.operands, op.results, mesh)
-                if way is not None:
-                    ways.append(way)
-        return tuple(ways)
-
-    def results(self, row: _Row, there: tuple[Others, ...]) -> tuple[Table, ...]:
+    def results(self, row: _Row) -> tuple[Table, ...]:
         found: list[dict[Layout, float]] = [{} for _ in row.op.results]
         for option in row.options:
-            cost = option.cost + self.inputs(row, option, there)
+            cost = option.cost * row.weight + self.inputs(row, option)
             for entries, layout in zip(found, option.results, strict=True):
                 entries[layout] = min(cost / len(found), entries.get(layout, cost))
         return tuple([self.memory.table(entries) for entries in found])
 
-    def inputs(self, row: _Row, option: Choice, there: tuple[Others, ...]) -> float:
-        cost = 0.0
-        reach = self.memory.reach
-        for v, layout, table, others in zip(row.op.operands, option.demands, row.tables, there, strict=True):
-            key = (v.type, id(table), others, layout)
-            hit = reach.get(key)
-            if hit is None:
-                hit = reach[key] = self.reach(v.type, table, others, layout)
-            cost += hit
-        return cost
+    def inputs(self, row: _Row, option: Choice) -> float:
+        rows = zip(row.op.operands, row.tables, row.others, option.demands, strict=True)
+        return sum([self.reach(v.type, table, others, x, row.weight) for v, table, others, x in rows])
 
-    def reach(self, type: Type, table: Table, others: Others, layout: Layout) -> float:
+    def reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         """The cheapest way to have a value in `layout` too."""
+        key = (type, id(table), others, layout, weight)
+        hit = self.memory.reach.get(key)
+        if hit is None:
+            hit = self.memory.reach[key] = self._reach(type, table, others, layout, weight)
+        return hit
+
+    def _reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         costs = self.costs
         if isinstance(others, int):
-            return min([c / others + costs.relayout(type, p, layout) for p, c in table])
-        without = min([c + costs.serve(type, p, others) for p, c in table])
+            return min([c / others + weight * costs.relayout(type, p, layout) for p, c in table])
+        without = min([c + weight * costs.serve(type, p, others) for p, c in table])
         both = others if layout in others else (*others, layout)
-        return min([c + costs.serve(type, p, both) for p, c in table]) - without
+        return min([c + weight * costs.serve(type, p, both) for p, c in table]) - without
 
     # ------------------------------------------------------------------------------------------ backward
-    def backward(self, plan: list[_Row]) -> dict[Op, Choice]:
-        engine, memory, wants = self.engine, self.memory, self.wants
-        decided: dict[Value, dict[Layout, None]] = {}
-        chosen: dict[Op, Choice] = {}
-        for row in reversed(plan):
-            op, options, tables = row
-            old = engine.choices[op]
-            if len(options) == 1:
-                chosen[op] = old
-            else:
-                there = self.others(op)
-                made = tuple([tuple(decided.get(v, ())) for v in op.operands]) if self.hope else ()
-                wanted = tuple([self.wanted(v) for v in op.results])
-                free = tuple([v in engine.free_results for v in op.results]) if engine.free_results else ()
-                key = (id(options), *map(id, tables), there, made, wanted, free)
-                best = memory.decisions.get(key)
-                if best is None:
-                    best = memory.decisions[key] = self.decide(row, there, made, wanted)
-                chosen[op] = old if best is options[0] else best
-            new = chosen[op]
-            for v, a, b in zip(op.operands, old.demands, new.demands, strict=True):
-                if self.hope:
-                    decided.setdefault(v, {})[b] = None
-                if a is not b and v in wants:
-                    users = wants[v]
-                    users[a] -= 1
-                    if not users[a]:
-                        del users[a]
-                    users[b] = users.get(b, 0) + 1
-        return chosen
+    def decide(self, row: _Row) -> None:
+        op, options = row.op, row.options
+        if self.view is View.PRESENT:
+            row = row._replace(others=self.others(op))
+        wanted = tuple([tuple(self.users(v)) for v in op.results])
+        free = self.engine.free_results
+        freed = tuple([v in free for v in op.results]) if free else ()
+        key = (id(options), row.ids, row.others, wanted, freed, row.weight)
+        best = self.memory.decisions.get(key)
+        if best is None:
+            best = self.memory.decisions[key] = self.best(row)
+        if best is options[0]:
+            return
+        self.chosen[op] = best
+        for v, a, b in zip(op.operands, self.engine.choices[op].demands, best.demands, strict=True):
+            self.replace(v, a, b)
 
     def wanted(self, value: Value) -> tuple[Layout, ...] | None:
-        users = self.wants[value]
-        return tuple(users) if users else None
+        return tuple(self.users(value)) or None
 
-    def decide(
-        self,
-        row: _Row,
-        there: tuple[Others, ...],
-        made: tuple[tuple[Layout, ...], ...],
-        wanted: tuple[tuple[Layout, ...] | None, ...],
-    ) -> Choice:
+    def replace(self, value: Value, old: Layout, new: Layout) -> None:
+        if old is not new:
+            users = self.new_wants.get(value)
+            if users is None:
+                users = self.new_wants[value] = dict(self.engine.demands[value])
+            users[old] -= 1
+            if not users[old]:
+                del users[old]
+            users[new] = users.get(new, 0) + 1
+
+    def best(self, row: _Row) -> Choice:
         op = row.op
+        wanted = [self.wanted(v) for v in op.results]
         best, least = row.options[0], float("inf")
         for option in row.options:
-            cost = option.cost + self.inputs(row, option, there)
-            for v, layout, table, others, n in zip(
-                op.operands, option.demands, row.tables, made, there, strict=False
-            ):
-                if layout in others:  # it is made for another user anyway
-                    cost -= self.reach(v.type, table, n, layout)
+            cost = option.cost * row.weight + self.inputs(row, option)
             for v, layout, demands in zip(op.results, option.results, wanted, strict=True):
-                cost += self.serve(v, layout, demands)
+                cost += row.weight * self.serve(v, layout, demands)
             if cost < least - 1e-9:
                 best, least = option, cost
         return best
@@ -276,52 +354,86 @@ class _Pass:
             demands = (*(demands or ()), self.engine.free_result(value.type, layout))
         return self.costs.serve(value.type, layout, demands)
 
+    def leave(self, row: _Leave) -> None:
+        """The layouts in which a loop or a branching ends."""
+        for i, (v, table) in enumerate(zip(row.op.results, row.tables, strict=True)):
+            if len(table) > 1 and not self.invariant(row.op, i):
+                wanted = self.wanted(v)
+                costs = [c + row.weight * self.serve(v, p, wanted) for p, c in table]
+                self.settle(row.op, i, table[costs.index(min(costs))][0])
+
+    def enter(self, row: _Enter) -> None:
+        """What only passes through a loop has the layout that suits its users inside and behind."""
+        op, body = row.op, row.op.regions[1]
+        inner = row.weight * self.engine.trips(op)
+        for i, (v, table) in enumerate(zip(op.results, row.tables, strict=True)):
+            arg, now = body.args[i], self.engine.choices[op].results[i]
+            if len(table) > 1 and self.invariant(op, i):
+                users = self.users(arg)
+                inside = tuple(
+                    [x for x, n in users.items() if x is not now or n > 1]
+                )  # without its own return
+                after = self.wanted(v)
+                costs = [
+                    c + inner * self.serve(arg, p, inside) + row.weight * self.serve(v, p, after)
+                    for p, c in table
+                ]
+                self.settle(op, i, table[costs.index(min(costs))][0])
+            self.replace(op.operands[i], now, self.chosen.get((op, i), now))
+
+    def settle(self, op: Op, i: int, layout: Layout) -> None:
+        now = self.engine.choices[op].results[i]
+        if layout is not now:
+            self.chosen[op, i] = layout
+            for region in op.regions[op.name == "while" :]:
+                self.replace(region.returns[i], now, layout)
+
     # ------------------------------------------------------------------------------------------ acceptance
-    def components(self, changed: list[Op], new: dict[Op, Choice]) -> list[list[Op]]:
-        """The changed ops in groups that touch each other through a value whose layout they change."""
+    def components(self) -> list[list[Node]]:
+        """What changes, in groups that touch each other through a value whose layout they change."""
         graph: nx.Graph[Any] = nx.Graph()
-        for op in changed:
-            graph.add_node(op)
-            for v in self.touched(op, new[op]):
-                graph.add_edge(op, v)
+        for node in self.chosen:
+            graph.add_node(node)
+            for v in self.touched(node):
+                graph.add_edge(node, v)
+        position = {node: i for i, node in enumerate(self.chosen)}
         groups = nx.connected_components(graph)
-        position = {op: i for i, op in enumerate(changed)}
         return [sorted((x for x in group if x in position), key=position.__getitem__) for group in groups]
 
-    def touched(self, op: Op, new: Choice) -> Iterator[Value]:
-        old = self.engine.choices[op]
-        for v, a, b in zip(
-            (*op.operands, *op.results),
-            (*old.demands, *old.results),
-            (*new.demands, *new.results),
-            strict=True,
-        ):
+    def touched(self, node: Node) -> Iterator[Value]:
+        if isinstance(node, tuple):
+            yield from self.engine.carried(*node)
+            return
+        old, new = self.engine.choices[node], self.chosen[node]
+        before, after = (*old.demands, *old.results), (*new.demands, *new.results)
+        for v, a, b in zip((*node.operands, *node.results), before, after, strict=True):
             if a is not b:
                 yield v
 
-    def take(self, ops: list[Op], new: dict[Op, Choice]) -> bool:
-        """Changes a group of ops if that makes the program cheaper."""
+    def take(self, nodes: list[Node]) -> float:
+        """Changes a group if that makes the program cheaper; by how much."""
         engine = self.engine
-        old = {op: engine.choices[op] for op in ops}
-        values = dict.fromkeys(v for op in ops for v in self.touched(op, new[op]))
-        before = self.price(values, old)
-        for op in ops:
-            engine.choose(op, new[op])
-        if self.price(values, new, ops) < before - 1e-6:
-            return True
-        for op in ops:
-            engine.choose(op, old[op])
-        return False
+        old = {
+            x: engine.choices[x[0]].results[x[1]] if isinstance(x, tuple) else engine.choices[x]
+            for x in nodes
+        }
+        values = dict.fromkeys(v for node in nodes for v in self.touched(node))
+        before = self.price(values, nodes)
+        for node in nodes:
+            engine.change(node, self.chosen[node])
+        gain = before - self.price(values, nodes)
+        if gain > 1e-6:
+            return gain
+        for node in nodes:
+            engine.change(node, old[node])
+        return 0.0
 
-    def price(
-        self, values: Iterable[Value], choices: dict[Op, Choice], ops: Iterable[Op] | None = None
-    ) -> float:
-        engine = self.engine
-        own = sum(engine.own_cost(op, choices[op]) for op in (choices if ops is None else ops))
-        return own + sum(self.costs.serve(v.type, engine.layouts[v], engine.wanted(v)) for v in values)
-
-
-def _values(block: Block) -> Iterator[Value]:
-    yield from block.args
-    for op in block.ops:
-        yield from op.results
+    def price(self, values: Iterable[Value], nodes: Iterable[Node]) -> float:
+        engine, weights = self.engine, self.engine.weights
+        cost = 0.0
+        for node in nodes:
+            if not isinstance(node, tuple):
+                cost += weights.get(node, 1) * engine.own_cost(node, engine.choices[node])
+        for v in values:
+            cost += weights.get(v, 1) * self.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
+        return cost

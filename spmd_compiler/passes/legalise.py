@@ -72,7 +72,7 @@ class _Writer:
     def regions(self, op: Op, env: dict[tuple[Value, Layout], Value]) -> tuple[Block, ...]:
         engine = self.engine
         if op.name == "while":
-            carries = engine.loops[op]
+            carries = list(engine.choices[op].demands)
             condition, body = op.regions
             return (
                 self.block(condition, [Layout.replicated(0)], env, "the loop's condition needs it"),

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
-from ..ir.trips import trip_count
 from .rules.base import Choice
 
 if TYPE_CHECKING:
     from .propagate import Engine
 
 ROUNDS = 6  # of the fixed point; each carry changes at most twice, nearly all settle in two rounds
-UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 
 
 def assign_loop(engine: Engine, op: Op) -> None:
@@ -27,7 +25,7 @@ def assign_loop(engine: Engine, op: Op) -> None:
     layouts = engine.layouts
     carries = [layouts[v] for v in op.operands]
     initial = list(carries)
-    trips = trip_count(op) or UNKNOWN_TRIPS
+    trips = engine.trips(op)
     tried: list[set[Layout]] = [{x} for x in carries]
     best: tuple[float, list[Layout]] | None = None
     for _ in range(ROUNDS):
@@ -66,7 +64,6 @@ def assign_loop(engine: Engine, op: Op) -> None:
         layouts[value] = layout
     engine.forward(condition)
     engine.want(condition.returns[0], Layout.replicated(0))
-    engine.loops[op] = carries
     engine.choices[op] = Choice(tuple(carries), tuple(carries))
     for value, layout in zip(op.operands, carries, strict=True):
         engine.want(value, layout)
@@ -129,12 +126,6 @@ def _forget_returns(engine: Engine, op: Op, region: Block) -> None:
     if op.name in ("while", "case", "if"):
         for value in region.returns:
             engine.demands.pop(value, None)
-
-
-def resweep_loop(engine: Engine, op: Op, backward: bool) -> None:
-    """Improves the ops inside a loop; its carries stay as they are."""
-    for region in op.regions:
-        engine.sweep(region, backward)
 
 
 def assign_branches(engine: Engine, op: Op) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ..ir.graph import Module
@@ -19,7 +21,7 @@ Callback = Callable[[Pass, Module], None]
 class Options:
     """sweeps: rounds of improvement after propagation."""
 
-    sweeps: int = 2
+    sweeps: int = 4
 
 
 def compile_module(
@@ -36,10 +38,23 @@ def compile_module(
         ("expand", Expand()),
         ("optimize", Optimize()),
     ]
-    for stage, run in passes:
-        module = run(module)
-        if callback is not None:
-            callback(run, module)
-        if stage is not None:
-            stages[stage] = module
+    with _no_cycle_collection():
+        for stage, run in passes:
+            module = run(module)
+            if callback is not None:
+                callback(run, module)
+            if stage is not None:
+                stages[stage] = module
     return stages
+
+
+@contextmanager
+def _no_cycle_collection() -> Iterator[None]:
+    """Passes make many objects that live on; looking for cycles among them again and again would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

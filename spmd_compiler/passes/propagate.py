@@ -2,8 +2,8 @@
 
 1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
    unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
-2. Improvement: sweeps, backward and forward, in which each op chooses again, now knowing what its users want. A choice
-   changes only if the total gets cheaper, so the result never costs more than plain propagation.
+2. Improvement: everything is decided again by dynamic programming (`dynamic`), until nothing worthwhile is gained. A change
+   is kept only if the total gets cheaper, so the result never costs more than plain propagation.
 3. Legalisation: where a user wants another layout than the value has, a `relayout` op stands between them; users that want
    the same share one, and constants are made in each layout rather than relaid.
 """
@@ -15,13 +15,17 @@ from typing import ClassVar
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout
+from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
-from .dynamic import Memory, improve
+from .dynamic import Memory, View, improve
 from .legalise import legalise
-from .loops import assign_branches, assign_loop, assign_manual, resweep_loop
+from .loops import assign_branches, assign_loop, assign_manual
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
+
+WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
+UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 
 
 @dataclass(frozen=True)
@@ -38,15 +42,17 @@ class Propagate:
         for value in main.body.args:
             engine.layouts[value] = value.layout or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
+        engine.weigh(main.body, 1)
         engine.forward(main.body)
         engine.free_args = {v for v in main.body.args if v.layout is None}
         for value, layout in zip(main.body.returns, wanted, strict=True):
             if layout is not None:
                 engine.want(value, layout)
+        gain = scale = improve(engine, main.body, (View.ALONE,)) if self.sweeps else 0.0
         for _ in range(self.sweeps):
-            if not improve(engine, main.body):
+            if gain <= WORTHWHILE * scale:
                 break
-            engine.sweep(main.body, backward=True)
+            gain = improve(engine, main.body, (View.SHARED, View.PRESENT))
         engine.settle_args(main.body)
         body = legalise(engine, main.body, wanted)
         return module.with_body(body)
@@ -58,11 +64,11 @@ class Engine(Assignment):
     def __init__(self, module: Module):
         super().__init__(module.mesh)
         self.book = RuleBook()
-        self.loops: dict[Op, list[Layout]] = {}  # carry layouts of each while
+        self._trips: dict[Op, int] = {}
         self.fallbacks: dict[Op, None] = {}
         self.free_args: set[Value] = set()
-        self.moves = 0
         self.memory = Memory()
+        self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
 
     # ------------------------------------------------------------------------------------------ forward
@@ -140,64 +146,66 @@ class Engine(Assignment):
         return layout
 
     # ------------------------------------------------------------------------------------------ improvement
-    def sweep(self, block: Block, backward: bool) -> None:
-        for op in reversed(block.ops) if backward else block.ops:
-            if op.name == "while":
-                resweep_loop(self, op, backward)
-            elif op.name in ("case", "if"):
-                for region in op.regions:
-                    self.sweep(region, backward)
-            elif op.name in ("manual_computation", "relayout"):
-                continue
-            else:
-                self._rechoose(op)
-
-    def _rechoose(self, op: Op) -> None:
-        layouts, demands = self.layouts, self.demands
-        old = self.choices[op]
-        if all(d.is_replicated for d in old.demands) and not any(demands.get(v) for v in op.results):
+    def change(self, node: Op | tuple[Op, int], new: Choice | Layout) -> None:
+        """Replaces the choice of an op, or the layout of one carry of a loop or result of a branching."""
+        if isinstance(node, tuple):
+            assert isinstance(new, Layout)
+            self._change_carry(*node, new)
             return
-        for v, layout in zip(op.operands, old.demands, strict=True):
+        assert isinstance(new, Choice)
+        for v, layout in zip(node.operands, self.choices[node].demands, strict=True):
             self.unwant(v, layout)
-        ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
-        outs = tuple([Out(v.type, self.wanted(v)) for v in op.results])
-        rule = self.book.rule(op)
-        new = rule.choose(self.costs, ins, outs)
-        if new.demands != old.demands or new.results != old.results:
-            if new.cost < self._price(op, old, ins, outs) - 1e-9:
-                self.moves += 1
-                self.choices[op] = new
-                for v, layout in zip(op.results, new.results, strict=True):
-                    layouts[v] = layout
-            else:
-                new = old
-        for v, layout in zip(op.operands, new.demands, strict=True):
+        self.choices[node] = new
+        for v, layout in zip(node.operands, new.demands, strict=True):
             self.want(v, layout)
-
-    def choose(self, op: Op, choice: Choice) -> None:
-        """Replaces the choice of an op."""
-        for v, layout in zip(op.operands, self.choices[op].demands, strict=True):
-            self.unwant(v, layout)
-        self.choices[op] = choice
-        for v, layout in zip(op.operands, choice.demands, strict=True):
-            self.want(v, layout)
-        for v, layout in zip(op.results, choice.results, strict=True):
+        for v, layout in zip(node.results, new.results, strict=True):
             self.layouts[v] = layout
 
-    def _price(self, op: Op, choice: Choice, ins: tuple[In, ...], outs: tuple[Out, ...]) -> float:
-        """What the present choice costs, in the same terms as a new one."""
-        cost = self.own_cost(op, choice)
-        for x, layout in zip(ins, choice.demands, strict=True):
-            cost += self.costs.marginal(x.type, x.layout, x.others, layout)
-        for o, layout in zip(outs, choice.results, strict=True):
-            cost += self.costs.serve(o.type, layout, o.demands)
-        return cost
+    def _change_carry(self, op: Op, i: int, new: Layout) -> None:
+        choice = self.choices[op]
+        old = choice.results[i]
+        results = (*choice.results[:i], new, *choice.results[i + 1 :])
+        self.choices[op] = choice._replace(results=results)
+        self.layouts[op.results[i]] = new
+        if op.name == "while":
+            self.choices[op] = choice._replace(demands=results, results=results)
+            self.unwant(op.operands[i], old)
+            self.want(op.operands[i], new)
+            for region in op.regions:
+                self.layouts[region.args[i]] = new
+        for region in op.regions[op.name == "while" :]:
+            self.unwant(region.returns[i], old)
+            self.want(region.returns[i], new)
+
+    def carried(self, op: Op, i: int) -> list[Value]:
+        """The values that have, or must be brought to, the layout of a carry or of a branch's result."""
+        values = [op.results[i], *(region.returns[i] for region in op.regions[op.name == "while" :])]
+        if op.name == "while":
+            values += [op.operands[i], *(region.args[i] for region in op.regions)]
+        return values
+
+    def trips(self, op: Op) -> int:
+        """Iterations of a loop; a guess where they depend on data."""
+        if op not in self._trips:
+            self._trips[op] = trip_count(op) or UNKNOWN_TRIPS
+        return self._trips[op]
+
+    def weigh(self, block: Block, weight: int) -> None:
+        """Records how often what is inside loops runs."""
+        for op in block.ops:
+            if op.name in ("while", "case", "if"):
+                inner = weight * self.trips(op) if op.name == "while" else weight
+                for region in op.regions:
+                    self.weigh(region, inner)
+            if weight > 1:
+                self.weights[op] = weight
+                self.weights.update(dict.fromkeys(op.results, weight))
+        if weight > 1:
+            self.weights.update(dict.fromkeys(block.args, weight))
 
     def own_cost(self, op: Op, choice: Choice) -> float:
         """Work and messages of the op itself."""
-        way = self.book.rule(op).way(choice.order, choice.picks, op.operands, op.results, self.mesh)
-        assert way is not None
-        return way.cost
+        return self.book.rule(op).own_cost(op, choice, self.mesh)
 
     def settle_args(self, block: Block) -> None:
         """Arguments whose layout the compiler may choose get the one that most of their users want."""

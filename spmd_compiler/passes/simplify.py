@@ -42,6 +42,7 @@ class _Copier:
         return self.block(body, {}, keep_layouts=True)
 
     def block(self, block: Block, known: dict[Any, list[Value]], keep_layouts: bool = False) -> Block:
+        """`known`: values that the block may share with those around it."""
         env = self.env
         args = [Value(v.type, v.layout if keep_layouts else None, v.name) for v in block.args]
         env.update(zip(block.args, args, strict=True))
@@ -67,8 +68,7 @@ class _Copier:
                 env.update(zip(op.results, hit, strict=True))
                 continue
             results = [Value(v.type, v.layout, v.name) for v in op.results]
-            # What a manual region holds is per device: it shares nothing with the code around it.
-            shared = {} if op.name == "manual_computation" else known
+            shared = known_inside(op, known) if op.regions else {}
             regions = tuple(self.block(r, shared) for r in op.regions)
             env.update(zip(op.results, results, strict=True))
             ops.append(Op(op.name, operands, results, op.attrs, regions, op.loc))
@@ -86,6 +86,14 @@ class _Copier:
                 return None
             return (op.name, tuple(operands), tuple(op.attrs.items()), op.results[0].type, kind)
         return (op.name, tuple(operands), tuple(op.attrs.items()), op.results[0].type, layout)
+
+
+def known_inside(op: Op, known: dict[Any, list[Value]]) -> dict[Any, list[Value]]:
+    """What the blocks of an op share with the code around it. Constants stay inside, where a loop's trip count is read
+    from them; reducers are closed, and what a manual region holds is per device."""
+    if op.name not in ("while", "case", "if"):
+        return {}
+    return {key: values for key, values in known.items() if key[0] != "constant"}
 
 
 def drop_unused(block: Block, live: set[Value] | None = None) -> None:

@@ -213,19 +213,17 @@ class Rule:
     ) -> bool:
         """Whether cutting the factors so is worth a try: in equal parts, over one axis in more parts than that axis has
         devices, or as an operand is cut already."""
-        cut: dict[int, list[str]] = {}
+        cut: dict[int, tuple[Strategy, list[str]]] = {}
         for axis, s in zip(order, picks, strict=True):
             if s.factor >= 0:
-                cut.setdefault(s.factor, []).append(axis)
-        for f, axes in cut.items():
+                cut.setdefault(s.factor, (s, []))[1].append(axis)
+        for f, (s, axes) in cut.items():
             size, n = self.sizes[f], mesh.axes_size(axes)
             if size % n == 0 or (len(axes) == 1 and size > n):
                 continue
             if not any(
-                set(x.layout.dims[d]).issuperset(axes)
-                for i, x in enumerate(ins)
-                for d, g in enumerate(self.operands[i])
-                if g == f
+                not isinstance(p, str) and p != R and set(x.layout.dims[p]).issuperset(axes)
+                for x, p in zip(ins, s.operands, strict=False)
             ):
                 return False
         return True
@@ -300,6 +298,37 @@ class Rule:
                     found[f] = local_block(x.layout, d, x.type.shape[d], mesh)
         return tuple(found.items())
 
+    def variants(
+        self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
+    ) -> tuple[Choice, ...]:
+        """The ways to run the op that differ from `choice` on one axis at most; `choice` comes first. Partials are passed
+        on only of `kinds`. Pieces of axes stay as they are."""
+        order, picks = choice.order, choice.picks
+        if any(":" in a for a in order):
+            return (choice,)
+        if axis not in order:
+            names = list(mesh.shape)
+            at = sum(names.index(a) < names.index(axis) for a in order)
+            order = (*order[:at], axis, *order[at:])
+            picks = (*picks[:at], self.strategies[0], *picks[at:])
+        at = order.index(axis)
+        ways: list[Choice] = []
+        for s in dict.fromkeys((picks[at], *self.strategies)):
+            if any(isinstance(p, str) and p not in kinds for p in s.operands):
+                continue
+            pick = (*picks[:at], s, *picks[at + 1 :])
+            if s is picks[at] or self.divides(order, pick, mesh):
+                way = self.way(order, pick, op.operands, op.results, mesh)
+                if way is not None:
+                    ways.append(way)
+        return tuple(ways)
+
+    def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
+        """Work and messages of the op itself."""
+        way = self.way(choice.order, choice.picks, op.operands, op.results, mesh)
+        assert way is not None
+        return way.cost
+
     def covers(self, op: Op, mesh: Mesh) -> bool:
         """True if the layouts that `op` has follow from the rule's strategies (the verifier's question)."""
         layouts = [*(v.layout for v in op.operands), *(v.layout for v in op.results)]
@@ -324,6 +353,16 @@ def _build(rank: int, placements: list[tuple[str, Placement]], dims: Dims, block
         return Layout(tuple(axes), tuple(partial))
     sizes = tuple(blocks.get(f, 0) if f is not None else 0 for f in dims)
     return Layout(tuple(axes), tuple(partial), sizes)
+
+
+def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout:
+    """A layout without `axis`, with it: on a dim, among the other axes in the mesh's order; or as a partial."""
+    if isinstance(place, str):
+        return layout.with_partial((*layout.partial, (axis, place)))
+    names = list(mesh.shape)
+    axes = layout.dims[place]
+    at = sum(names.index(a) < names.index(axis) for a in axes)
+    return layout.with_dim(place, (*axes[:at], axis, *axes[at:]))
 
 
 def _axis_order(
@@ -360,13 +399,15 @@ def factored(
     linear: Sequence[tuple[Sequence[int], Sequence[str]]] = (),
     exchange: dict[int, Exchange] | None = None,
     even: Iterable[int] = (),
+    extra: Iterable[Strategy] = (),
     work: float = 0.0,
 ) -> Rule:
     """A rule from factors.
 
     reduced: factors that only operands have, with the kind of partial that sharding them leaves on the results.
     whole: factors that can't be sharded. linear: (operands, kinds) groups: if these operands are partial of such a
-    kind, and the others replicated, so are the results. exchange: see `Strategy`.
+    kind, and the others replicated, so are the results. exchange: see `Strategy`. extra: strategies that the factors
+    don't imply.
     """
     reduced = reduced or {}
     never = set(whole)
@@ -381,7 +422,7 @@ def factored(
         for kind in kinds:
             ops = tuple(kind if i in group else R for i in range(len(operands)))
             strategies.append(Strategy(ops, (kind,) * len(results)))
-    return Rule(operands, results, sizes, strategies, expand, work, even=even)
+    return Rule(operands, results, sizes, [*strategies, *extra], expand, work, even=even)
 
 
 def _dim_of(dims: Dims, factor: int) -> int:

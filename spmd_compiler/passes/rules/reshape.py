@@ -15,7 +15,7 @@ from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
 from ..builder import Builder
 from ..cost import WORK
-from .base import Choice, In, Out, Rule, shape_of
+from .base import Choice, In, Out, Rule, shape_of, with_axis
 
 
 def groups(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
@@ -140,10 +140,7 @@ class ReshapeRule(Rule):
         for kept, carried in candidates:
             demand = canonical(kept, x.type, mesh)
             result = canonical(carried, out.type, mesh)
-            shards = 1
-            for axes in kept.dims:
-                shards *= mesh.axes_size(axes)
-            cost = self.work / shards
+            cost = self._cost(kept, mesh)
             cost += costs.marginal(x.type, x.layout, x.others, demand) + costs.serve(
                 out.type, result, out.demands
             )
@@ -151,6 +148,38 @@ class ReshapeRule(Rule):
                 best = Choice((demand,), (result,), cost)
         assert best is not None
         return best
+
+    def variants(
+        self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
+    ) -> tuple[Choice, ...]:
+        (demand,) = choice.demands
+        (result,) = choice.results
+        if demand.has_pieces or result.has_pieces or demand.blocks:
+            return (choice,)
+        base, after = demand.drop((axis,)), result.drop((axis,))
+        wishes = [base, *(with_axis(base, axis, kind, mesh) for kind in sorted(kinds))]
+        wishes += [with_axis(base, axis, d, mesh) for d in range(len(self.source))]
+        wishes += [self._back(with_axis(after, axis, d, mesh), mesh) for d in range(len(self.target))]
+        found = {(demand, result): choice._replace(cost=self._cost(demand, mesh))}
+        for wish in wishes:
+            kept, carried = carry(wish, self.source, self.target, mesh)
+            if (
+                kept is wish
+                and not kept.has_pieces
+                and not carried.has_pieces
+                and (kept, carried) not in found
+            ):
+                found[kept, carried] = Choice((kept,), (carried,), self._cost(kept, mesh))
+        return tuple(found.values())
+
+    def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
+        return self._cost(choice.demands[0], mesh)
+
+    def _cost(self, layout: Layout, mesh: Mesh) -> float:
+        shards = 1
+        for axes in layout.dims:
+            shards *= mesh.axes_size(axes)
+        return self.work / shards
 
     def _back(self, layout: Layout, mesh: Mesh) -> Layout:
         return carry(layout, self.target, self.source, mesh)[1]
