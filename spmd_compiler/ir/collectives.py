@@ -11,7 +11,7 @@ from ..errors import SpmdError
 from .attributes import AttributeWriter
 from .constants import elements, matrix
 from .graph import Op
-from .groups import device_groups, mesh_axes_text, shift_pairs, strides, transfer_pairs
+from .groups import device_groups, listed_pairs, mesh_axes_text, shift_pairs, strides, transfer_pairs
 from .mesh import Mesh
 
 _REDUCERS = {
@@ -125,16 +125,24 @@ class CollectiveWriter:
 
     def _source_target_pairs(self, op: Op) -> ir.Attribute:
         attrs = op.attrs
-        key = (attrs["axes"], attrs.get("shift"), attrs.get("wrap", False), attrs.get("target_axes"))
+        key = (
+            attrs["axes"],
+            attrs.get("shift"),
+            attrs.get("wrap", False),
+            attrs.get("target_axes"),
+            attrs.get("pairs"),
+        )
         hit = self._pairs.get(key)
         if hit is None:
-            axes, shift, wrap, target_axes = key
+            axes, shift, wrap, target_axes, listed = key
             if target_axes is not None:
                 pairs = transfer_pairs(self._mesh, axes, target_axes)
             elif shift is not None:
                 pairs = shift_pairs(self._mesh, axes, shift, wrap)
+            elif listed is not None:
+                pairs = listed_pairs(self._mesh, axes, listed)
             else:
-                raise SpmdError(f"{op.loc}: collective_permute needs `shift` or `target_axes`")
+                raise SpmdError(f"{op.loc}: collective_permute needs `shift`, `pairs` or `target_axes`")
             hit = self._pairs[key] = (matrix(pairs), len(pairs))
         self.pairs += hit[1]
         return hit[0]

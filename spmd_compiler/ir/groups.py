@@ -87,6 +87,21 @@ def transfer_pairs(mesh: Mesh, axes: Axes, target_axes: Axes) -> np.ndarray:
     return hit
 
 
+def listed_pairs(mesh: Mesh, axes: Axes, pairs: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """int64[pairs, 2]: for each (sender, receiver), given by position on `axes`, all devices at these positions."""
+    cache = mesh.cache.setdefault("listed_pairs", {})
+    hit = cache.get((axes, pairs))
+    if hit is None:
+        index = positions(mesh, axes)
+        target = np.full(mesh.axes_size(axes), -1)
+        target[[a for a, _ in pairs]] = [b for _, b in pairs]
+        sends = np.flatnonzero(target[index] >= 0)
+        here = index[sends]
+        there = sends - _offsets(mesh, axes, here) + _offsets(mesh, axes, target[here])
+        hit = cache[(axes, pairs)] = np.stack([sends, there], 1)
+    return hit
+
+
 def mesh_axes_text(mesh: Mesh, axes: Iterable[str]) -> str:
     """The groups of a collective over `axes`, in a form as short for many devices as for few."""
     cache = mesh.cache.setdefault("mesh_axes_text", {})

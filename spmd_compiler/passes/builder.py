@@ -264,6 +264,11 @@ class Builder:
             return self.constant(0, value.type) if isinstance(value.type, TensorType) else value
         return self._collective("collective_permute", value, value.type, axes, shift=by, wrap=wrap)
 
+    def send(self, value: Value, axes: Axes, pairs: Sequence[tuple[int, int]]) -> Value:
+        """What the sender of this device's pair (sender, receiver) holds, as positions on `axes`; zeros where there is
+        no pair."""
+        return self._collective("collective_permute", value, value.type, axes, pairs=tuple(pairs))
+
     def permute(self, value: Value, axes: Axes, target_axes: Axes) -> Value:
         return self._collective("collective_permute", value, value.type, axes, target_axes=target_axes)
 

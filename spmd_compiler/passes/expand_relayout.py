@@ -6,7 +6,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout, local_block
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value
-from .halo import fetch_window
+from .halo import Window, fetch_window
 from .relayout import plan
 from .relayout_steps import Step
 
@@ -57,7 +57,7 @@ def _emit(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
         return _permute(b, value, source, target)
     assert kind == "reblock", kind
     block = local_block(target, dim, type.shape[dim], b.mesh)
-    return fetch_window(b, value, dim, axes, block, 0, block)
+    return fetch_window(b, value, dim, axes, Window(block, 0, block, 0, type.shape[dim]))
 
 
 def _trim(b: Builder, value: Value, type: TensorType, target: Layout, dim: int) -> Value:

@@ -1,92 +1,160 @@
-"""Windows of a sharded dim: what a device needs of its neighbours, moved by collective-permutes.
-
-The dim is cut in blocks of `block` positions; the device at position k on the axes holds [k·block, (k+1)·block). It wants
-the positions [start(k), start(k) + length) with start(k) = k·stride + offset. Each owner at distance s sends only the
-part of its block that some device s before (or after) it wants.
-"""
+"""Moves positions of a sharded dim between devices: the windows that ops need of their neighbours' blocks."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
 from ..ir.graph import Value
 from ..ir.layout import Axes
+from ..ir.types import TensorType
 from .builder import Builder
+from .moves import Moves, Round, Run, plan_moves
+
+TOO_MUCH = 1e15  # bytes: the price of what isn't planned
 
 
-def window_shifts(n: int, block: int, stride: int, offset: int, length: int) -> dict[int, tuple[int, int]]:
-    """Distance s -> the range of positions, inside the block of the owner k+s, that some device k wants."""
-    wanted: dict[int, tuple[int, int]] = {}
-    if length <= 0:
-        return wanted
-    for k in range(n):
-        start = k * stride + offset
-        for owner in range(max(0, start // block), min(n - 1, (start + length - 1) // block) + 1):
-            low = max(start, owner * block) - owner * block
-            high = min(start + length, (owner + 1) * block) - owner * block
-            old = wanted.get(owner - k)
-            wanted[owner - k] = (low, high) if old is None else (min(old[0], low), max(old[1], high))
-    return wanted
+class Window(NamedTuple):
+    """The device at position k wants positions [start, start + length) with start = (k·stride + offset) // per, of those
+    only the ones in [low, high)."""
+
+    stride: int
+    offset: int
+    length: int
+    low: int
+    high: int
+    per: int = 1
 
 
-def window_bytes(n: int, block: int, stride: int, offset: int, length: int) -> int:
-    """Positions of the dim that the busiest device sends, as `fetch_window` runs."""
-    return sum(high - low for s, (low, high) in window_shifts(n, block, stride, offset, length).items() if s)
+class Segment(NamedTuple):
+    """Positions [start, limit) of one operand, as a part of a concatenation. whole: every device has all of it."""
+
+    start: int
+    limit: int
+    whole: bool
 
 
-def fetch_window(
-    b: Builder, value: Value, dim: int, axes: Axes, stride: int, offset: int, length: int
-) -> Value:
-    """The window of this device, `length` positions of `dim`. Positions beyond the blocks' ends have undefined content."""
-    n = b.mesh.axes_size(axes)
-    block = value.type.shape[dim]
-    if n == 1:
-        return _cut(b, value, dim, None, (0, 0), block, 0, offset, length)
-    shifts = window_shifts(n, block, stride, offset, length)
-    if not shifts:
-        return b.pad(b.slice(value, dim, 0, 0), dim, 0, length)
-    first, last = min(shifts), max(shifts)
-    pieces: list[Value] = []
-    for s in range(first, last + 1):
-        low, high = shifts.get(s, (0, 0))
-        if low >= high:
-            pieces.append(b.pad(b.slice(value, dim, 0, 0), dim, 0, block))
+@lru_cache(4096)
+def window_moves(n: int, block: int, window: Window) -> Moves | None:
+    """What to send so that each of `n` devices, holding blocks of `block` positions, has its window."""
+    start = (np.arange(n) * window.stride + window.offset) // window.per
+    low = np.clip(window.low - start, 0, window.length)
+    high = np.clip(min(window.high, n * block) - start, 0, window.length)
+    return plan_moves(n, (block,), (Run(0, low, high, start + low),), window.length)
+
+
+@lru_cache(4096)
+def concat_moves(n: int, blocks: tuple[int, ...], segments: tuple[Segment, ...], block: int) -> Moves | None:
+    """What to send so that each device has its block of the concatenation of `segments`, one of each operand; `blocks`
+    are the operands' local sizes."""
+    begin = np.arange(n) * block
+    runs: list[Run] = []
+    at = 0
+    for i, s in enumerate(segments):
+        size = s.limit - s.start
+        low = np.clip(at - begin, 0, block)
+        high = np.clip(at + size - begin, 0, block)
+        runs.append(Run(i, low, high, s.start + begin + low - at, s.whole))
+        at += size
+    return plan_moves(n, blocks, runs, block)
+
+
+def moves_price(moves: Moves | None, position_bytes: float) -> tuple[float, int]:
+    """(bytes that a device sends, messages)."""
+    return (TOO_MUCH, 0) if moves is None else (moves.sent * position_bytes, moves.messages)
+
+
+def fetch_window(b: Builder, value: Value, dim: int, axes: Axes, window: Window) -> Value:
+    """The window of this device. What is wanted but beyond the blocks' ends has undefined content."""
+    moves = window_moves(b.mesh.axes_size(axes), value.type.shape[dim], window)
+    assert moves is not None, "the rule's price forbids it"
+    return emit_moves(b, [value], dim, axes, moves)
+
+
+def emit_moves(b: Builder, values: Sequence[Value], dim: int, axes: Axes, moves: Moves) -> Value:
+    """The local result of a plan, `moves.length` positions of `dim`; positions that no run fills are undefined."""
+    rounds = moves.rounds
+    if not rounds:
+        shape = values[0].type.shape
+        empty = TensorType((*shape[:dim], moves.length, *shape[dim + 1 :]), values[0].type.dtype)
+        return b.constant(0, empty)
+    pieces = [_receive(b, values, dim, axes, r) for r in rounds]
+    order = sorted(range(len(rounds)), key=lambda i: rounds[i].put[0])
+    ends = [rounds[i].put[0] + rounds[i].size for i in order]
+    starts = [rounds[i].put[0] for i in order]
+    if all(r.static for r in rounds) and all(e <= s for e, s in zip(ends, starts[1:], strict=False)):
+        return _tile(b, [pieces[i] for i in order], dim, starts, moves.length)
+    return _overlay(b, pieces, dim, axes, moves)
+
+
+def _receive(b: Builder, values: Sequence[Value], dim: int, axes: Axes, r: Round) -> Value:
+    """The piece that this device gets in a round."""
+    if r.static:
+        piece = _from_row(b, values, dim, r.take[0], r.take[0] + r.size)
+    else:
+        row = b.concatenate(values, dim)
+        piece = b.dynamic_slice(row, dim, lookup(b, axes, r.take), r.size)
+    if not r.pairs:
+        return piece
+    if r.shift is not None:
+        return b.shift(piece, axes, r.shift, wrap=r.wrap)
+    return b.send(piece, axes, r.pairs)
+
+
+def _from_row(b: Builder, values: Sequence[Value], dim: int, start: int, limit: int) -> Value:
+    at = 0
+    for v in values:
+        size = v.type.shape[dim]
+        if at <= start and limit <= at + size:
+            return b.slice(v, dim, start - at, limit - at)
+        at += size
+    return b.slice(b.concatenate(values, dim), dim, start, limit)
+
+
+def _tile(b: Builder, pieces: list[Value], dim: int, starts: list[int], length: int) -> Value:
+    """Pieces side by side, the gaps between them undefined."""
+    padded: list[Value] = []
+    at = 0
+    for piece, start, end in zip(pieces, starts, [*starts[1:], length], strict=True):
+        low = start - at
+        at = end if piece is pieces[-1] else start + piece.type.shape[dim]
+        high = at - start - piece.type.shape[dim]
+        padded.append(b.pad(piece, dim, low, high))
+    return b.concatenate(padded, dim)
+
+
+def _overlay(b: Builder, pieces: list[Value], dim: int, axes: Axes, moves: Moves) -> Value:
+    """Each piece is put in its place, and counts where it is real."""
+    out: Value | None = None
+    for piece, r in zip(pieces, moves.rounds, strict=True):
+        length = moves.length
+        if r.static:
+            placed = b.pad(piece, dim, r.put[0], length - r.put[0] - r.size)
+        else:
+            start = b.binary("subtract", b.index(length), lookup(b, axes, r.put))
+            placed = b.dynamic_slice(b.pad(piece, dim, length, length), dim, start, length)
+        if out is None:
+            out = placed
             continue
-        if s == 0:
-            pieces.append(value)
-            continue
-        part = b.shift(b.slice(value, dim, low, high), axes, -s)
-        # the ends of the row of blocks may stay short: nobody reads beyond what is sent
-        left = low if s != first or stride != block else 0
-        right = block - high if s != last or stride != block else 0
-        pieces.append(b.pad(part, dim, left, right))
-    row = b.concatenate(pieces, dim)
-    # row position 0 is global position (k + first)·block, plus what the first piece left out
-    lead = shifts[first][0] if first != 0 and stride == block else 0
-    origin = first * block + lead
-    if stride == block:
-        return _cut(b, row, dim, None, (0, 0), row.type.shape[dim], origin, offset, length)
-    start = b.binary("multiply", b.axis_index(axes), b.index(stride - block))
-    furthest = (n - 1) * (stride - block)
-    bounds = (min(0, furthest), max(0, furthest))
-    return _cut(b, row, dim, start, bounds, row.type.shape[dim], origin, offset, length)
+        index = b.iota(TensorType(placed.type.shape, "i32"), dim)
+        low = b.broadcast(lookup(b, axes, r.low), placed.type.shape)
+        high = b.broadcast(lookup(b, axes, r.high), placed.type.shape)
+        inside = b.binary("and", b.compare("GE", index, low), b.compare("LT", index, high))
+        out = b.select(inside, placed, out)
+    assert out is not None
+    return out
 
 
-def _cut(
-    b: Builder,
-    row: Value,
-    dim: int,
-    start: Value | None,
-    bounds: tuple[int, int],
-    have: int,
-    origin: int,
-    offset: int,
-    length: int,
-) -> Value:
-    """[offset - origin (+ start), + length) of a row of `have` positions, padded where it sticks out. `bounds` are the
-    smallest and largest `start`."""
-    begin = offset - origin
-    left = max(0, -(begin + bounds[0]))
-    right = max(0, begin + bounds[1] + length - have)
-    row = b.pad(row, dim, left, right)
-    if start is None:
-        return b.slice(row, dim, begin + left, begin + left + length)
-    return b.dynamic_slice(row, dim, b.binary("add", start, b.index(begin + left)), length)
+def lookup(b: Builder, axes: Axes, table: Sequence[int]) -> Value:
+    """i32[]: this device's entry of a table with one entry per position on `axes`."""
+    if all(x == table[0] for x in table):
+        return b.index(table[0])
+    steps = {y - x for x, y in itertools.pairwise(table)}
+    if len(steps) == 1:  # affine in the position
+        return b.binary("add", b.offset(axes, steps.pop()), b.index(table[0]))
+    whole = b.constant(np.array(table, np.int32), TensorType((len(table),), "i32"))
+    return b.reshape(b.dynamic_slice(whole, 0, b.axis_index(axes), 1), ())

@@ -42,7 +42,7 @@ def direct(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> list[Step]
         return True
 
     def reorder(dims: list[Axes]) -> None:
-        target = Layout(tuple(dims), at.partial)
+        target = Layout(tuple(dims), at.partial, at.blocks)
         if target is not at:
             go("collective_permute", (), target)
 

@@ -248,7 +248,7 @@ def test_errors():
         export_text(relayout)
     with pytest.raises(SpmdError, match="unknown reduction 'mean'"):
         export_text(device_module("all_reduce", {"axes": ("a",), "kind": "mean"}, (8,)))
-    with pytest.raises(SpmdError, match="needs `shift` or `target_axes`"):
+    with pytest.raises(SpmdError, match="needs `shift`, `pairs` or `target_axes`"):
         export_text(device_module("collective_permute", {"axes": ("a",)}, (8,)))
     with pytest.raises(SpmdError, match="not valid StableHLO"):
         export_text(device_module("all_gather", {"axes": ("a",), "dim": 0}, (9,)))

@@ -1,0 +1,154 @@
+"""Dims along which a result needs a window of operand positions: what to fetch, and what is left to do locally."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...ir.graph import Value
+from ...ir.layout import Axes
+from ...ir.types import TensorType, Type
+from ..builder import Builder
+from ..halo import Window, fetch_window, lookup, moves_price, window_moves
+from .base import Exchange
+
+
+class Extent(NamedTuple):
+    """Along one dim, result position o needs the positions [o·stride - low, + span) of the operand, after dilation by
+    `base`; `size` and `out` are the operand's and the result's sizes. reverse: the results come last to first."""
+
+    size: int
+    out: int
+    stride: int = 1
+    span: int = 1
+    low: int = 0
+    base: int = 1
+    reverse: bool = False
+
+    @property
+    def last(self) -> int:
+        """The last dilated position that some result needs."""
+        return (self.out - 1) * self.stride + self.span - 1 - self.low
+
+    @property
+    def leaves(self) -> bool:
+        """True if some result needs positions that the operand does not have."""
+        return self.low > 0 or self.last > (self.size - 1) * self.base
+
+    @property
+    def trivial(self) -> bool:
+        """True if each result needs just its own position."""
+        return self == Extent(self.size, self.size)
+
+
+@lru_cache(4096)
+def window_of(e: Extent, block: int) -> Window:
+    """The operand positions that a device needs for `block` results."""
+    step = block * e.stride
+    first = -e.low
+    if e.reverse:
+        first += (e.out - block) * e.stride
+        step = -step
+    dilated = _dilated(e, block)
+    count = (dilated - 1) // e.base + 1
+    if step % e.base == 0:
+        count = max(1, (dilated - 1 - (-first) % e.base) // e.base + 1)
+    return Window(
+        step, first + e.base - 1, count, max(0, -(e.low // e.base)), min(e.size, e.last // e.base + 1), e.base
+    )
+
+
+def _dilated(e: Extent, block: int) -> int:
+    return (block - 1) * e.stride + e.span
+
+
+def window_price(e: Extent, n: int, local: Type, dim: int, block: int) -> tuple[float, int]:
+    """(bytes, messages) of fetching what `block` results need of the `local` shards."""
+    have = local.shape[dim]
+    return moves_price(window_moves(n, have, window_of(e, block)), local.nbytes / have)
+
+
+def window_exchange(e: Extent, dim: int) -> Exchange:
+    """The price where operand 0 is windowed on `dim` and the result's dim has the same number."""
+
+    def exchange(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
+        return window_price(e, n, ins[0], dim, outs[0].shape[dim])
+
+    return exchange
+
+
+class Fetched(NamedTuple):
+    """A window, and how it is still to be padded (low, high) and dilated; then result o needs [o·stride, + span)."""
+
+    value: Value
+    low: int
+    high: int
+    base: int
+
+
+def fetch(
+    b: Builder, value: Value, dim: int, axes: Axes, e: Extent, block: int, fill: Any, mask: bool = False
+) -> Fetched:
+    """What this device needs for its `block` results; positions that the operand does not have are `fill`, a scalar
+    Value or a number. mask: also those that only results beyond `e.out` need."""
+    w = window_of(e, block)
+    row = fetch_window(b, value, dim, axes, w)
+    n = b.mesh.axes_size(axes)
+    starts = [(k * w.stride + w.offset) // w.per for k in range(n)]
+    if mask or e.leaves:
+        row = _inside(b, row, dim, axes, starts, e, fill, mask)
+    dilated = _dilated(e, block)
+    have = (w.length - 1) * e.base + 1
+    # the window starts at an operand position, a few dilated positions behind where the first result starts
+    phases = [s * e.base - (k * w.stride + w.offset - e.base + 1) for k, s in enumerate(starts)]
+    if len(set(phases)) == 1:
+        return Fetched(row, phases[0], dilated - phases[0] - have, e.base)
+    row = dilate(b, row, dim, e.base - 1, max(0, dilated - have), e.base, fill)
+    start = lookup(b, axes, [e.base - 1 - p for p in phases])
+    return Fetched(b.dynamic_slice(row, dim, start, dilated), 0, 0, 1)
+
+
+def _inside(
+    b: Builder, row: Value, dim: int, axes: Axes, starts: list[int], e: Extent, fill: Any, both: bool
+) -> Value:
+    type = TensorType(row.type.shape, "i32")
+    first = lookup(b, axes, starts)
+    index = b.binary("add", b.iota(type, dim), b.broadcast(first, type.shape))
+    ok: Value | None = None
+    if both or e.low > 0:
+        ok = b.compare("GE", index, b.constant(0, type))
+    if both or e.last > (e.size - 1) * e.base:
+        below = b.compare("LT", index, b.constant(e.size, type))
+        ok = below if ok is None else b.binary("and", ok, below)
+    assert ok is not None
+    return b.select(ok, row, _filler(b, row, fill))
+
+
+def _filler(b: Builder, row: Value, fill: Any) -> Value:
+    if isinstance(fill, Value):
+        return b.broadcast(fill, row.type.shape)
+    assert isinstance(row.type, TensorType)
+    return b.constant(fill, row.type)
+
+
+def dilate(b: Builder, value: Value, dim: int, low: int, high: int, base: int, fill: Any) -> Value:
+    """`value` with base - 1 fills between its positions, and low and high around them."""
+    if low == high == 0 and (base == 1 or value.type.shape[dim] == 1):
+        return value
+    shape, dtype = value.type.shape, value.type.dtype
+    scalar = fill if isinstance(fill, Value) else b.constant(fill, TensorType((), dtype))
+    size = shape[dim]
+    new = low + high + (size - 1) * base + 1 if size else low + high
+
+    def at(x: int) -> tuple[int, ...]:
+        return tuple(x if d == dim else 0 for d in range(len(shape)))
+
+    attrs = {"edge_padding_low": at(low), "edge_padding_high": at(high), "interior_padding": at(base - 1)}
+    return b.op("pad", [value, scalar], TensorType((*shape[:dim], new, *shape[dim + 1 :]), dtype), attrs)
+
+
+def nothing(dtype: str) -> Any:
+    """What added to x gives x, bit for bit: -0.0 for floats."""
+    return -0.0 if dtype[0] in "fbc" else np.zeros((), np.int32)[()]
