@@ -1,0 +1,130 @@
+"""Convolutions with sharded spatial dims, and their gradients."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+
+from .windowed import MESHES, gathered, run, sample, spec_of
+
+few = settings(max_examples=80, deadline=None)
+meshes = st.sampled_from(MESHES)
+
+
+@st.composite
+def geometry(draw, most=19):
+    """One spatial dim: (size, kernel, stride, padding, lhs dilation, rhs dilation), with at least one result."""
+    size = draw(st.integers(2, most))
+    kernel = draw(st.integers(1, 5))
+    stride, base, dilation = (draw(st.integers(1, 3)) for _ in range(3))
+    low, high = (draw(st.integers(-2, 5)) for _ in range(2))
+    dilated = (size - 1) * base + 1
+    missing = (kernel - 1) * dilation + 1 - (dilated + low + high)
+    return size, kernel, stride, (low, high + max(0, missing)), base, dilation
+
+
+@few
+@given(st.data(), meshes, geometry(), geometry(8))
+def test_spatial(data, axes, first, second):
+    sizes, kernels, strides, padding, base, dilation = zip(first, second, strict=True)
+    spec = data.draw(spec_of(4, axes, (1, 2)))
+    numbers = ("NHWC", "HWIO", "NHWC")
+
+    def fun(x, w):
+        return lax.conv_general_dilated(x, w, strides, padding, base, dilation, numbers)
+
+    run(fun, [sample(2, *sizes, 3), sample(*kernels, 3, 2)], axes, [spec, P()], out=spec)
+
+
+@few
+@given(st.data(), meshes, geometry())
+def test_gradients(data, axes, one):
+    size, kernel, stride, padding, base, dilation = one
+    spec = data.draw(spec_of(3, axes, (1,)))
+
+    def loss(x, w):
+        y = lax.conv_general_dilated(x, w, (stride,), (padding,), (base,), (dilation,), ("NHC", "HIO", "NHC"))
+        return jnp.sum(y * jnp.cos(y))
+
+    run(jax.grad(loss, (0, 1)), [sample(2, size, 3), sample(kernel, 3, 2)], axes, [spec, P()])
+
+
+@few
+@given(
+    st.data(), meshes, st.integers(2, 23), st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans()
+)
+def test_large_kernel(data, axes, taps, stride, dilation, reverse, uneven):
+    """Image and kernel are sharded alike, as in the gradient of a kernel."""
+    size = (taps - 1) * dilation + 1 + data.draw(st.integers(0, 4))
+    low = data.draw(st.integers(-1, 2))
+    numbers = lax.conv_dimension_numbers((2, size, 3), (taps, 3, 2), ("NHC", "HIO", "NHC"))
+    out = data.draw(st.integers(1, 2))
+    high = (out - 1) * stride + (taps - 1) * dilation + 1 - size - low
+
+    def fun(x, w):
+        return lax.conv_general_dilated(
+            x, jnp.flip(w, 0) if reverse else w, (stride,), [(low, high)], (1,), (dilation,), numbers
+        )
+
+    cut = P(None, tuple(name for name, _ in axes))
+    run(fun, [sample(2, size, 3), sample(taps, 3, 2)], axes, [cut, P(*cut[1:])])
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+@pytest.mark.parametrize("groups", [{"feature_group_count": 2}, {"batch_group_count": 2}], ids=str)
+def test_groups(mesh, groups):
+    numbers = ("NHC", "HIO", "NHC")
+    inner = 4 // groups.get("feature_group_count", 1)
+    cut = P(None, tuple(name for name, _ in mesh))
+
+    def fun(x, w):
+        return lax.conv_general_dilated(x, w, (1,), "SAME", dimension_numbers=numbers, **groups)
+
+    def both(x, w):
+        return fun(x, w), jax.grad(lambda x, w: jnp.sum(jnp.sin(fun(x, w))), (0, 1))(x, w)
+
+    run(both, [sample(4, 11, 4), sample(3, inner, 4)], mesh, [cut, P()])
+
+
+def test_halos_only():
+    """A 3x3 convolution fetches one row from each neighbour; its gradients too, and then reduce the kernel's."""
+    x, w = sample(2, 64, 64, 8), sample(3, 3, 8, 8)
+    row = 2 * 64 * 8 * 4
+
+    def conv(x, w):
+        return lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    cut = P(None, "a")
+    mesh = spmd.create_mesh([("a", 8)])
+    step = spmd.spmd_jit(conv, mesh=mesh, in_layouts=(cut, P()), out_layouts=cut)
+    np.testing.assert_allclose(step(x, w), jax.jit(conv)(x, w), rtol=1e-3, atol=1e-3)
+    assert step.lower(x, w).comm_bytes() <= 2 * row
+
+    def loss(x, w):
+        return jnp.sum(conv(jnp.sin(x), w) ** 2)
+
+    both = jax.grad(loss, (0, 1))
+    step = spmd.spmd_jit(both, mesh=mesh, in_layouts=(cut, P()), out_layouts=(cut, P()))
+    for got, want in zip(step(x, w), jax.jit(both)(x, w), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-2)
+    lowered = step.lower(x, w)
+    assert not gathered(lowered)
+    # forward, the input's gradient (of y), and the kernel's, which needs the same rows of x; then its all-reduce
+    assert lowered.comm_bytes() <= 4 * row + 2 * 7 / 8 * w.nbytes
+
+
+def test_strided_without_overlap_sends_nothing():
+    x, w = sample(2, 64, 8), sample(2, 8, 8)
+    step = spmd.spmd_jit(
+        lambda x, w: lax.conv_general_dilated(x, w, (2,), "VALID", dimension_numbers=("NHC", "HIO", "NHC")),
+        mesh=spmd.create_mesh([("a", 8)]),
+        in_layouts=(P(None, "a"), P()),
+        out_layouts=P(None, "a"),
+    )
+    assert step.lower(x, w).collectives() == []
