@@ -2,8 +2,8 @@
 
 Ring model, group of n, bytes per device: all-reduce 2(n-1)/n·B, all-gather (n-1)/n·B_out, reduce-scatter (n-1)/n·B_in,
 all-to-all (n-1)/n·B, collective-permute B (Thakur, Rabenseifner, Gropp 2005). The assignment of layouts compares costs
-in bytes: a collective counts as `MESSAGE` more, local work as `WORK` per byte touched, so that bytes decide first, then
-the number of collectives, then work.
+in bytes: a collective counts as `MESSAGE` more, local work as `WORK` per byte touched and `FLOP` per operation. These are
+of the order of what accelerators do while a link sends one byte; sums that no link speed would change decide alike.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from ..ir.types import TensorType
 if TYPE_CHECKING:
     from .relayout_steps import Step
 
-MESSAGE = 64.0  # bytes that one more collective weighs: it settles ties between plans that send about as much
-WORK = 1e-3  # bytes that touching one byte of memory weighs: memory is 10 to 50 times as fast as a link, and most touches fuse
+MESSAGE = 4096.0  # bytes that one more collective weighs: what a link sends while one starts
+WORK = 1e-3  # bytes that touching one byte of memory weighs: memory is far faster than a link, and most touches fuse
 FLOP = 5e-4  # bytes that one floating point operation weighs: a chip does some 2,000 while it sends a byte
 
 

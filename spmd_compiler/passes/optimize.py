@@ -1,4 +1,5 @@
-"""optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped."""
+"""optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
+collectives that can run together are combined."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Module
+from .combine import combine_collectives
 from .simplify import Simplify
 
 
@@ -14,4 +16,6 @@ class Optimize:
     name: ClassVar[str] = "optimize"
 
     def __call__(self, module: Module) -> Module:
-        return Simplify()(module)
+        module = Simplify()(module)
+        combine_collectives(module.main.body, module.mesh)
+        return module
