@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..ir.graph import Module
+from ..ir.verify import verify
 from .expand import Expand
+from .manager import Callback, Check, Pass, run_passes
 from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
+from .verify import verify_layouts
 
-Pass = Callable[[Module], Module]
-Callback = Callable[[Pass, Module], None]
+
+STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees, by their names
 
 
 @dataclass(frozen=True)
 class Options:
-    """sweeps: rounds of improvement after propagation."""
+    """sweeps: rounds of improvement after propagation; 0 is plain propagation. verify: check the IR after every pass."""
 
     sweeps: int = 4
+    verify: bool = True
 
 
 def compile_module(
@@ -31,30 +33,15 @@ def compile_module(
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
     after each pass."""
     options = options or Options()
-    stages: dict[str, Module] = {"import": module}
-    passes: list[tuple[str | None, Pass]] = [
-        (None, Simplify()),
-        ("propagate", Propagate(sweeps=options.sweeps)),
-        ("expand", Expand()),
-        ("optimize", Optimize()),
-    ]
-    with _no_cycle_collection():
-        for stage, run in passes:
-            module = run(module)
-            if callback is not None:
-                callback(run, module)
-            if stage is not None:
-                stages[stage] = module
+    passes: list[Pass] = [Simplify(), Propagate(sweeps=options.sweeps), Expand(), Optimize()]
+
+    def checks(done: Pass) -> Sequence[Check]:
+        if not options.verify:
+            return ()
+        return (verify, verify_layouts) if isinstance(done, Propagate) else (verify,)
+
+    stages = {"import": module}
+    for done, result in run_passes(module, passes, checks, callback):
+        if done.name in STAGES:
+            stages[done.name] = result
     return stages
-
-
-@contextmanager
-def _no_cycle_collection() -> Iterator[None]:
-    """Passes make many objects that live on; looking for cycles among them again and again would take half of the time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
