@@ -9,11 +9,11 @@ from ..ir.graph import Module
 from ..ir.verify import verify
 from .expand import Expand
 from .manager import Callback, Check, Pass, run_passes
+from .merge_moves import MergeMoves
 from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
 from .verify import verify_layouts
-
 
 STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees, by their names
 
@@ -33,7 +33,7 @@ def compile_module(
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
     after each pass."""
     options = options or Options()
-    passes: list[Pass] = [Simplify(), Propagate(sweeps=options.sweeps), Expand(), Optimize()]
+    passes: list[Pass] = [Simplify(), MergeMoves(), Propagate(sweeps=options.sweeps), Expand(), Optimize()]
 
     def checks(done: Pass) -> Sequence[Check]:
         if not options.verify:

@@ -24,7 +24,7 @@ class _Spatial(NamedTuple):
     image: int
     kernel: int
     result: int
-    index: int
+    number: int
     rows: Extent
     taps: Extent
 
@@ -33,7 +33,7 @@ def _spatial(op: Op) -> list[_Spatial]:
     at = op.attrs
     lhs, rhs, out = (shape_of(v) for v in (*op.operands, op.results[0]))
     n = len(at["input_spatial_dimensions"])
-    ones = (1,) * n
+    ones = [1] * n
     strides = at.get("window_strides") or ones
     padding = at.get("padding") or ((0, 0),) * n
     base, dilation = at.get("lhs_dilation") or ones, at.get("rhs_dilation") or ones
@@ -142,7 +142,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         right = b.masked(right, rhs.layout, rhs.type, (ki,), 0)
     spatial = _spatial(op)
     padding = [tuple(x) for x in at.get("padding") or ((0, 0),) * len(spatial)]
-    base = list(at.get("lhs_dilation") or (1,) * len(spatial))
+    base: list[int] = list(at.get("lhs_dilation") or [1] * len(spatial))
     local = local_type(result.type, result.layout, b.mesh)
     for s in spatial:
         axes = lhs.layout.dims[s.image]
@@ -155,7 +155,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
             found = fetch(b, left, s.image, axes, s.taps, taps, 0, mask=not even)
         else:
             found = fetch(b, left, s.image, axes, s.rows, local.shape[s.result], 0)
-        left, padding[s.index], base[s.index] = found.value, (found.low, found.high), found.base
+        left, padding[s.number], base[s.number] = found.value, (found.low, found.high), found.base
     at["padding"], at["lhs_dilation"] = tuple(padding), tuple(base)
     return b.local(op, [left, right], at)
 

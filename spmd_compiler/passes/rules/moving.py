@@ -194,6 +194,8 @@ SMALL = 16  # an operand that is this much smaller than the result may as well b
 
 def _ranges(op: Op, dim: int) -> list[tuple[int, int]]:
     """The positions of each operand that the result has."""
+    if op.name == "splice":
+        return list(zip(op.attrs["starts"], op.attrs["limits"], strict=True))
     return [(0, shape_of(v)[dim]) for v in op.operands]
 
 
@@ -204,8 +206,6 @@ def concatenate(op: Op) -> Rule:
     n = len(op.operands)
     d = op.attrs["dimension"]
     linear = [(tuple(range(n)), PARTIAL_KINDS)]
-    if n == 1:
-        return factored([dims], [dims], shape, _expand_joined, linear=linear, work=move_work(op))
     sizes = [shape_of(v)[d] for v in op.operands]
     extra: list[Strategy] = []
     if shape[d] > 1:
@@ -236,8 +236,10 @@ def _expand_joined(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     assert result is not None
     d = op.attrs["dimension"]
     axes = result.dims[d]
-    if not axes or len(args) == 1:
-        return b.local(op, args)
+    if not axes:
+        ranges = _ranges(op, d)
+        parts = [b.slice(v, d, *r) for v, r in zip(args, ranges, strict=True)]
+        return [b.concatenate(parts, d)]
     want = local_type(op.results[0].type, result, b.mesh)
     segments = tuple(
         Segment(*r, whole=v.layout is not None and not v.layout.dims[d])
@@ -249,4 +251,4 @@ def _expand_joined(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return [emit_moves(b, args, d, axes, moves)]
 
 
-RULES = {"slice": slice_, "pad": pad, "reverse": reverse, "concatenate": concatenate}
+RULES = {"slice": slice_, "pad": pad, "reverse": reverse, "concatenate": concatenate, "splice": concatenate}

@@ -35,6 +35,12 @@ _EVALUATE = {
     "select": np.where,
     "negate": np.negative,
     "abs": np.abs,
+    "exponential": np.exp,
+    "log": np.log,
+    "log_plus_one": np.log1p,
+    "exponential_minus_one": np.expm1,
+    "divide": np.true_divide,
+    "is_finite": np.isfinite,
 }
 
 

@@ -20,6 +20,7 @@ from . import (
     moving,
     reduce,
     reshape,
+    select_scatter,
     shape,
     slicing,
     window,
@@ -37,6 +38,7 @@ TABLE: dict[str, Callable[..., Rule]] = {
     **gather.RULES,
     **reduce.RULES,
     **window.RULES,
+    **select_scatter.RULES,
     **convolution.RULES,
     **batched.RULES,
     **identity.RULES,
@@ -97,6 +99,8 @@ class RuleBook:
         return rule
 
     def _region_key(self, op: Op) -> Any:
+        if op.name == "select_and_scatter":
+            return select_scatter.region_key(op)
         kind = reducer_kind(op.regions[0])
         inits = op.operands[len(op.operands) // 2 :]
         if op.name in NEEDS_SCALARS:

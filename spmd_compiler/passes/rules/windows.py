@@ -104,7 +104,10 @@ def fetch(
     # the window starts at an operand position, a few dilated positions behind where the first result starts
     phases = [s * e.base - (k * w.stride + w.offset - e.base + 1) for k, s in enumerate(starts)]
     if len(set(phases)) == 1:
-        return Fetched(row, phases[0], dilated - phases[0] - have, e.base)
+        low, high = phases[0], dilated - phases[0] - have
+        if high >= 0:
+            return Fetched(row, low, high, e.base)
+        return Fetched(dilate(b, row, dim, low, high, e.base, fill), 0, 0, 1)
     row = dilate(b, row, dim, e.base - 1, max(0, dilated - have), e.base, fill)
     start = lookup(b, axes, [e.base - 1 - p for p in phases])
     return Fetched(b.dynamic_slice(row, dim, start, dilated), 0, 0, 1)

@@ -13,7 +13,7 @@ import spmd_compiler as spmd
 
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=80, deadline=None)
+few = settings(max_examples=30, deadline=None)
 meshes = st.sampled_from(MESHES)
 
 
@@ -29,6 +29,14 @@ def geometry(draw, most=19):
     return size, kernel, stride, (low, high + max(0, missing)), base, dilation
 
 
+def convolve(x, w, strides, padding, base, dilation, numbers):
+    """A convolution whose padding is an op of its own: XLA gets negative padding of a convolution wrong on CPU."""
+    plain = ((0, 0, 0),)
+    around = tuple((low, high, step - 1) for (low, high), step in zip(padding, base, strict=True))
+    x = lax.pad(x, np.float32(0), plain + around + plain)
+    return lax.conv_general_dilated(x, w, strides, [(0, 0)] * len(around), None, dilation, numbers)
+
+
 @few
 @given(st.data(), meshes, geometry(), geometry(8))
 def test_spatial(data, axes, first, second):
@@ -39,7 +47,11 @@ def test_spatial(data, axes, first, second):
     def fun(x, w):
         return lax.conv_general_dilated(x, w, strides, padding, base, dilation, numbers)
 
-    run(fun, [sample(2, *sizes, 3), sample(*kernels, 3, 2)], axes, [spec, P()], out=spec)
+    def reference(x, w):
+        return convolve(x, w, strides, padding, base, dilation, numbers)
+
+    args = [sample(2, *sizes, 3), sample(*kernels, 3, 2)]
+    run(fun, args, axes, [spec, P()], out=spec, reference=reference)
 
 
 @few
@@ -48,32 +60,34 @@ def test_gradients(data, axes, one):
     size, kernel, stride, padding, base, dilation = one
     spec = data.draw(spec_of(3, axes, (1,)))
 
-    def loss(x, w):
-        y = lax.conv_general_dilated(x, w, (stride,), (padding,), (base,), (dilation,), ("NHC", "HIO", "NHC"))
+    def loss(conv, *args):
+        y = conv(*args, (stride,), (padding,), (base,), (dilation,), ("NHC", "HIO", "NHC"))
         return jnp.sum(y * jnp.cos(y))
 
-    run(jax.grad(loss, (0, 1)), [sample(2, size, 3), sample(kernel, 3, 2)], axes, [spec, P()])
+    def gradient(conv):
+        return lambda x, w: jax.grad(lambda x, w: loss(conv, x, w), (0, 1))(x, w)
+
+    args = [sample(2, size, 3), sample(kernel, 3, 2)]
+    reference = gradient(convolve)
+    run(gradient(lax.conv_general_dilated), args, axes, [spec, P()], reference=reference)
 
 
 @few
-@given(
-    st.data(), meshes, st.integers(2, 23), st.integers(1, 3), st.integers(1, 3), st.booleans(), st.booleans()
-)
-def test_large_kernel(data, axes, taps, stride, dilation, reverse, uneven):
+@given(st.data(), meshes, st.integers(2, 23), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_large_kernel(data, axes, taps, stride, dilation, reverse):
     """Image and kernel are sharded alike, as in the gradient of a kernel."""
     size = (taps - 1) * dilation + 1 + data.draw(st.integers(0, 4))
     low = data.draw(st.integers(-1, 2))
-    numbers = lax.conv_dimension_numbers((2, size, 3), (taps, 3, 2), ("NHC", "HIO", "NHC"))
     out = data.draw(st.integers(1, 2))
     high = (out - 1) * stride + (taps - 1) * dilation + 1 - size - low
+    settled = ((stride,), [(low, high)], (1,), (dilation,), ("NHC", "HIO", "NHC"))
 
-    def fun(x, w):
-        return lax.conv_general_dilated(
-            x, jnp.flip(w, 0) if reverse else w, (stride,), [(low, high)], (1,), (dilation,), numbers
-        )
+    def using(conv):
+        return lambda x, w: conv(x, jnp.flip(w, 0) if reverse else w, *settled)
 
     cut = P(None, tuple(name for name, _ in axes))
-    run(fun, [sample(2, size, 3), sample(taps, 3, 2)], axes, [cut, P(*cut[1:])])
+    args = [sample(2, size, 3), sample(taps, 3, 2)]
+    run(using(lax.conv_general_dilated), args, axes, [cut, P(*cut[1:])], reference=using(convolve))
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)

@@ -46,11 +46,12 @@ def run(
     specs: Sequence[P],
     out: P | None = None,
     tolerance: float = 2e-4,
+    reference: Callable[..., Any] | None = None,
 ) -> spmd.Lowered:
     """Checks that `fun` gives the same with its arguments laid out so, evenly or not, and the `Lowered` of that.
 
     Arguments enter replicated and are cut inside the program, since a `jax.Array` can't be cut unevenly. The results are
-    laid out as `out` says before they leave, replicated.
+    laid out as `out` says before they leave, replicated. `reference` computes what is expected, `fun` itself if not given.
     """
     mesh = mesh_of(axes)
 
@@ -64,7 +65,7 @@ def run(
 
     whole = (P(),) * len(args)
     step = spmd.spmd_jit(constrained, mesh=spmd.Mesh.from_jax(mesh), in_layouts=whole, out_layouts=P())
-    want, got = jax.jit(fun)(*args), step(*args)
+    want, got = jax.jit(reference or fun)(*args), step(*args)
     for w, g in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
         w, g = np.asarray(w), np.asarray(g)
         assert w.dtype == g.dtype and w.shape == g.shape

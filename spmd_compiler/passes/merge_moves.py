@@ -1,0 +1,176 @@
+"""merge_moves: chains of slices, pads and concatenations become one op each, and pads join the windows that read them.
+
+What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
+neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from ..ir.graph import Block, Module, Op, Value, constant
+from ..ir.types import TensorType
+from . import pad_windows
+from .chains import Defs, fill_of, pad_of_pad, pad_of_slice, slice_of_joined, slice_of_pad, slice_of_slice
+from .simplify import drop_unused
+
+
+@dataclass(frozen=True)
+class MergeMoves:
+    """Introduces `splice`: the concatenation along `dimension` of positions [starts[i], limits[i]) of operand i."""
+
+    name: ClassVar[str] = "merge_moves"
+
+    def __call__(self, module: Module) -> Module:
+        merger = _Merger()
+        body = merger.block(module.main.body)
+        if not merger.changed:
+            return module
+        drop_unused(body)
+        return module.with_body(body)
+
+
+_IDENTITIES = {"slice", "pad", "reshape", "broadcast_in_dim", "concatenate"}
+
+
+class _Merger:
+    """Copies blocks; ops that nothing concerns are shared with the original."""
+
+    def __init__(self) -> None:
+        self.defs: Defs = {}
+        self.env: dict[Value, Value] = {}
+        self.changed = False
+
+    def block(self, block: Block) -> Block:
+        ops: list[Op] = []
+        for op in block.ops:
+            self.op(op, ops)
+        return Block(block.args, ops, [self.env.get(v, v) for v in block.returns])
+
+    def op(self, op: Op, ops: list[Op]) -> None:
+        env = self.env
+        if env and any(v in env for v in op.operands):
+            operands = [env.get(v, v) for v in op.operands]
+            op = Op(op.name, operands, op.results, op.attrs, op.regions, op.loc)
+        if op.regions and op.name != "manual_computation":  # what that holds is per device already
+            regions = tuple(self.block(r) for r in op.regions)
+            op = Op(op.name, op.operands, op.results, op.attrs, regions, op.loc)
+        merge = _MERGES.get(op.name)
+        while merge is not None:
+            new = merge(op, self.defs)
+            if new is None:
+                break
+            self.changed = True
+            *before, op = new
+            ops += before
+            for x in before:
+                self.defs[x.results[0]] = x
+            merge = _MERGES.get(op.name)
+        if op.name in _IDENTITIES and _is_identity(op):
+            env[op.results[0]] = op.operands[0]
+            self.changed = True
+            return
+        ops.append(op)
+        for v in op.results:
+            self.defs[v] = op
+
+
+def _is_identity(op: Op) -> bool:
+    if op.results[0].type is not op.operands[0].type:
+        return False
+    at = op.attrs
+    if op.name == "pad":
+        return not any(at["edge_padding_low"]) and not any(at["edge_padding_high"])
+    if op.name == "broadcast_in_dim":
+        return at["broadcast_dimensions"] == tuple(range(op.results[0].type.rank))
+    return True
+
+
+def _slice(op: Op, defs: Defs) -> list[Op] | None:
+    return slice_of_slice(op, defs) or slice_of_pad(op, defs) or slice_of_joined(op, defs)
+
+
+def _pad(op: Op, defs: Defs) -> list[Op] | None:
+    return pad_of_slice(op, defs) or pad_of_pad(op, defs)
+
+
+def _concatenate(op: Op, defs: Defs) -> list[Op] | None:
+    return _fills_to_pad(op, defs) or _to_splice(op, defs)
+
+
+def _fills_to_pad(op: Op, defs: Defs) -> list[Op] | None:
+    """A concatenation with constants at its ends is a pad."""
+    d = op.attrs["dimension"]
+    fills = [fill_of(v, defs) for v in op.operands]
+    inner = [i for i, f in enumerate(fills) if f is None]
+    if not inner or len(inner) == len(fills):
+        return None
+    first, last = inner[0], inner[-1]
+    ends = [f for f in (*fills[:first], *fills[last + 1 :]) if f is not None]
+    if not ends or any(f.tobytes() != ends[0].tobytes() for f in ends):
+        return None
+    kept = op.operands[first : last + 1]
+    result = op.results[0]
+    assert isinstance(result.type, TensorType)
+    fill = constant(TensorType((), result.type.dtype), ends[0])
+    new: list[Op] = [fill]
+    value = kept[0]
+    if len(kept) > 1:
+        shape = result.type.shape
+        size = sum(v.type.shape[d] for v in kept)
+        value = Value(TensorType((*shape[:d], size, *shape[d + 1 :]), result.type.dtype))
+        new.append(Op("concatenate", kept, [value], op.attrs, (), op.loc))
+
+    def at(x: int) -> tuple[int, ...]:
+        return tuple(x if i == d else 0 for i in range(result.type.rank))
+
+    attrs = {
+        "edge_padding_low": at(sum(v.type.shape[d] for v in op.operands[:first])),
+        "edge_padding_high": at(sum(v.type.shape[d] for v in op.operands[last + 1 :])),
+        "interior_padding": at(0),
+    }
+    return [*new, Op("pad", [value, fill.results[0]], [result], attrs, (), op.loc)]
+
+
+def _to_splice(op: Op, defs: Defs) -> list[Op] | None:
+    """A concatenation of parts of one value (a roll, a periodic boundary), unless it holds little of it."""
+    d = op.attrs["dimension"]
+    parts: list[tuple[Value, int, int]] = []
+    for v in op.operands:
+        parts += _parts(v, d, defs)
+    source = parts[0][0]
+    if len(parts) < 2 or any(v is not source for v, _, _ in parts):
+        return None
+    if 2 * sum(limit - start for _, start, limit in parts) < source.type.shape[d]:
+        return None
+    attrs: dict[str, Any] = {
+        "dimension": d,
+        "starts": tuple(start for _, start, _ in parts),
+        "limits": tuple(limit for _, _, limit in parts),
+    }
+    return [Op("splice", [source] * len(parts), op.results, attrs, (), op.loc)]
+
+
+def _parts(value: Value, d: int, defs: Defs) -> list[tuple[Value, int, int]]:
+    """(source, start, limit): what a value is made of along one dim."""
+    op = defs.get(value)
+    if op is not None and op.name == "slice":
+        at = op.attrs
+        shape = op.operands[0].type.shape
+        if at["strides"][d] == 1 and all(
+            i == d or n == m for i, (n, m) in enumerate(zip(shape, value.type.shape, strict=True))
+        ):
+            return [(op.operands[0], at["start_indices"][d], at["limit_indices"][d])]
+    if op is not None and op.name == "splice" and op.attrs["dimension"] == d:
+        return list(zip(op.operands, op.attrs["starts"], op.attrs["limits"], strict=True))
+    return [(value, 0, value.type.shape[d])]
+
+
+_MERGES = {
+    "slice": _slice,
+    "pad": _pad,
+    "concatenate": _concatenate,
+    "reduce_window": pad_windows.reduce_window,
+    "convolution": pad_windows.convolution,
+}
