@@ -135,6 +135,8 @@ class Engine(Assignment):
 
     def free_result(self, type: Type, layout: Layout) -> Layout:
         """The layout in which a result leaves that the user left to us."""
+        if not type.size:  # JAX can't read arrays without elements in shards
+            return Layout.replicated(type.rank)
         if layout.partial:
             _, layout = self.costs.resolve(type, layout)
         if not self.costs.even_on(type, layout):

@@ -138,6 +138,24 @@ class Rule:
             options = self._options(axis, ins, outs)
             if len(options) > 1:
                 pick[axis] = options[1]
+        best = self._descend(pick, order, ins, outs, costs)
+        if best is None:  # these strategies don't go together
+            best = self._descend(dict.fromkeys(order, self.strategies[0]), order, ins, outs, costs)
+        assert best is not None
+        return best._replace(
+            demands=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.demands, ins, strict=True)),
+            results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
+        )
+
+    def _descend(
+        self,
+        pick: dict[str, Strategy],
+        order: list[str],
+        ins: tuple[In, ...],
+        outs: tuple[Out, ...],
+        costs: Costs,
+    ) -> Choice | None:
+        """Improves the picks one axis at a time."""
         best: Choice | None = None
         for _ in range(2 if len(order) > 1 else 1):
             for axis in order:
@@ -149,11 +167,7 @@ class Rule:
                         best = trial
                         chosen = option
                 pick[axis] = chosen
-        assert best is not None
-        return best._replace(
-            demands=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.demands, ins, strict=True)),
-            results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
-        )
+        return best
 
     def _replicated(self, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
         return Choice(
