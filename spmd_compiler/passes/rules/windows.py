@@ -154,4 +154,6 @@ def dilate(b: Builder, value: Value, dim: int, low: int, high: int, base: int, f
 
 def nothing(dtype: str) -> Any:
     """What added to x gives x, bit for bit: -0.0 for floats."""
-    return -0.0 if dtype[0] in "fbc" else np.zeros((), np.int32)[()]
+    if dtype[0] == "c":
+        return complex(-0.0, -0.0)
+    return -0.0 if dtype[0] in "fb" else np.zeros((), np.int32)[()]
