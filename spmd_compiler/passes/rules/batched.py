@@ -1,6 +1,6 @@
 """Ops that work on whole trailing dims (or one dim) of many independent problems: the other dims are batch and shard.
 
-sort, top_k, fft, cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends.
+sort, fft, cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends.
 """
 
 from __future__ import annotations
@@ -27,12 +27,6 @@ def sort(op: Op) -> Rule:
     n = len(op.operands)
     whole = [op.attrs["dimension"]] if shape else []
     return factored([dims] * n, [dims] * n, shape, _expand, whole=whole, work=8 * _work(op))
-
-
-def top_k(op: Op) -> Rule:
-    shape = shape_of(op.operands[0])
-    dims: Dims = (*numbered(shape[:-1]), None)
-    return factored([dims], [dims] * len(op.results), shape[:-1], _expand, work=8 * _work(op))
 
 
 def fft(op: Op) -> Rule:
@@ -107,7 +101,6 @@ def batched_call(op: Op) -> Rule:
 
 RULES = {
     "sort": sort,
-    "chlo.top_k": top_k,
     "fft": fft,
     "cholesky": cholesky,
     "triangular_solve": triangular_solve,

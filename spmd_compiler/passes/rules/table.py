@@ -23,6 +23,7 @@ from . import (
     select_scatter,
     shape,
     slicing,
+    top_k,
     window,
 )
 from .base import Rule, factored
@@ -41,6 +42,7 @@ TABLE: dict[str, Callable[..., Rule]] = {
     **select_scatter.RULES,
     **convolution.RULES,
     **batched.RULES,
+    **top_k.RULES,
     **identity.RULES,
 }
 NEEDS_SCALARS = {"reduce", "reduce_window"}  # their rules depend on whether the init is neutral

@@ -1,0 +1,83 @@
+"""top_k: the other dims are batch. Along a sharded dim each device takes its own top k, the candidates are gathered, and the
+top k of those is the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...ir.graph import Op, Value
+from ...ir.types import TensorType, Type, is_float, numpy_dtype
+from ..builder import INDEX, Builder, identity_value
+from ..cost import WORK
+from .base import R, Rule, Strategy, factored, numbered, shape_of
+
+
+def top_k(op: Op) -> Rule:
+    shape = shape_of(op.operands[0])
+    dims = numbered(shape)
+    last = len(shape) - 1
+    k = op.attrs["k"]
+
+    def exchange(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
+        return (n - 1) * sum(t.nbytes for t in outs) * min(k, ins[0].shape[last]) / k, len(outs)
+
+    merged = [Strategy((last,), (R, R), last, exchange)] if k else []
+    work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    return factored([dims], [(*dims[:-1], None)] * 2, shape, _expand, whole=[last], extra=merged, work=work)
+
+
+def lowest(dtype: str) -> Any:
+    """What comes last in top_k's order: the negative NaN of the largest payload for floats, which are totally ordered."""
+    if not is_float(dtype):
+        return identity_value("max", dtype)
+    raw = np.array(-1, f"int{8 * numpy_dtype(dtype).itemsize}")
+    return raw.view(numpy_dtype(dtype))
+
+
+def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    source = op.operands[0]
+    assert source.layout is not None and isinstance(source.type, TensorType)
+    value = args[0]
+    last = source.type.rank - 1
+    axes = source.layout.dims[last]
+    if not axes:
+        return b.local(op, args)
+    block = value.type.shape[last]
+    k = min(op.attrs["k"], block)
+    # a padded position loses against all others: they are not smaller, and come first
+    value = b.masked(value, source.layout, source.type, (last,), lowest(source.type.dtype))
+    values, indices = _local_top_k(b, value, k)
+    offset = b.broadcast(b.offset(axes, block), indices.type.shape)
+    indices = b.binary("add", indices, offset)
+    # equal candidates are gathered in the order of their indices, so that the lower index still wins
+    values, indices = b.all_gather(values, axes, last), b.all_gather(indices, axes, last)
+    values, where = _local_top_k(b, values, op.attrs["k"])
+    return [values, take_along(b, indices, where)]
+
+
+def _local_top_k(b: Builder, value: Value, k: int) -> tuple[Value, Value]:
+    shape = (*value.type.shape[:-1], k)
+    types = [TensorType(shape, value.type.dtype), TensorType(shape, INDEX)]
+    values, indices = b.multi("chlo.top_k", [value], types, {"k": k})
+    return values, indices
+
+
+def take_along(b: Builder, value: Value, where: Value) -> Value:
+    """The positions `where` of the last dim; the other dims of both are the same."""
+    batch = numbered(where.type.shape[:-1])
+    last = len(batch)
+    attrs = {
+        "offset_dims": (),
+        "collapsed_slice_dims": (last,),
+        "operand_batching_dims": batch,
+        "start_indices_batching_dims": batch,
+        "start_index_map": (last,),
+        "index_vector_dim": last + 1,
+        "slice_sizes": (1,) * (last + 1),
+    }
+    return b.op("gather", [value, where], TensorType(where.type.shape, value.type.dtype), attrs)
+
+
+RULES = {"chlo.top_k": top_k}
