@@ -14,7 +14,9 @@ from .dtensor import (
     unpack,
 )
 from .errors import ArgumentError, LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
+from .estimates import Cost, Memory
 from .frontend import from_stablehlo
+from .hardware import Hardware
 from .jit import spmd_jit
 from .layout import UNSHARDED, Layout
 from .lowered import Compiled, Lowered
@@ -37,9 +39,12 @@ __all__ = [
     "ArgumentError",
     "Collective",
     "Compiled",
+    "Cost",
+    "Hardware",
     "Layout",
     "LayoutError",
     "Lowered",
+    "Memory",
     "Mesh",
     "MeshError",
     "Options",

@@ -82,6 +82,8 @@ class SpmdFunction:
         self._signature.check_static_layouts(in_layouts)
         self._in_layouts, self._out_layouts = in_layouts, out_layouts
         self._mesh = _fixed_mesh(mesh, in_layouts, out_layouts)
+        if options is not None and not isinstance(options, Options):
+            raise ArgumentError(f"options must be a spmd.Options, not {type(options).__name__}")
         self._options = options or Options()
         self._placer = Placer(self._signature.fun_name)
         self._made: dict[Any, Specialization] = {}

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 
 from .errors import ArgumentError, MeshError
+from .estimates import Cost, Memory, estimate_cost, estimate_memory
+from .hardware import PRESETS, Hardware
 from .ir import layout as ir_layout
 from .ir.exporter import export_text
 from .ir.graph import Module
@@ -67,6 +69,21 @@ class Lowered:
     def comm_bytes(self) -> float:
         """Bytes that each device sends per call (ring model, loops counted by their trips)."""
         return sum(c.bytes_per_device * c.trips for c in self.collectives())
+
+    def cost(self, hardware: Hardware | str = "cpu") -> Cost:
+        """What one call does on each device, and how long that might take on `hardware`: a preset by
+        name, or a `Hardware` of your own. Raises ArgumentError for a name that is not there."""
+        if isinstance(hardware, str):
+            if hardware not in PRESETS:
+                raise ArgumentError(f"no hardware {hardware!r}; there are {', '.join(PRESETS)}")
+            hardware = PRESETS[hardware]
+        return estimate_cost(self._partitioned.module, self.collectives(), hardware)
+
+    def memory(self) -> Memory:
+        """Bytes on each device: arguments, results, and the most that is live at once, by an estimate before XLA."""
+        captured = len(self._partitioned.in_layouts) - len(self._arguments.leaves)  # they come first
+        donated = [captured + i for i in self._arguments.donated]
+        return estimate_memory(self._partitioned.module, donated)
 
     def explain(self) -> str:
         """The collectives with their causes, and the ops that run replicated for want of a rule."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..ir.graph import Value
-from ..ir.layout import Layout, local_block
+from ..ir.layout import Layout, local_block, local_type
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value
 from .halo import Window, fetch_window
@@ -15,6 +15,10 @@ def emit_relayout(b: Builder, value: Value, type: Type, source: Layout, target: 
     """`value`, a shard of `type` in `source`, as a shard in `target`."""
     if not isinstance(type, TensorType):
         return value
+    if not type.size:
+        empty = local_type(type, target, b.mesh)
+        assert isinstance(empty, TensorType)
+        return b.constant(0, empty)
     for step in plan(type, source, target, b.mesh).steps:
         value = _emit(b, value, type, step)
     return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from ..ir.graph import Module
 from ..ir.verify import VerifyError
@@ -14,8 +14,7 @@ from ..ir.verify import VerifyError
 class Pass(Protocol):
     """A module in, a new module out; the one given is left as it is."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
 
     def __call__(self, module: Module) -> Module: ...
 

@@ -1,0 +1,103 @@
+"""Estimates of a per-device program: operations, bytes touched, memory in use."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+from ..ir.graph import Block, Module, Op, Value
+from ..ir.optable import COLLECTIVES, ELEMENTWISE
+from ..ir.trips import trip_count
+from ..ir.types import TensorType
+
+# what XLA does without touching memory
+_FREE = {
+    "constant",
+    "reshape",
+    "while",
+    "case",
+    "if",
+    "iota",
+    "axis_index",
+    "optimization_barrier",
+    "broadcast_in_dim",
+}
+
+
+def walk(block: Block, trips: int = 1) -> Iterator[tuple[Op, int]]:
+    """Every op that runs, with how often it does; loops of unknown length count once, reducers not at all."""
+    for op in block.ops:
+        yield op, trips
+        if op.name == "while":
+            for region in op.regions:
+                yield from walk(region, trips * (trip_count(op) or 1))
+        elif op.name in ("case", "if"):
+            for region in op.regions:
+                yield from walk(region, trips)
+
+
+def flops(op: Op) -> float:
+    """Floating point operations of one op."""
+    result = op.results[0].type if op.results else None
+    if not isinstance(result, TensorType):
+        return 0.0
+    if op.name == "dot_general":
+        left = op.operands[0].type.shape
+        return 2.0 * result.size * math.prod(left[d] for d in op.attrs["contract"][0])
+    if op.name == "convolution":
+        kernel = op.operands[1].type.shape
+        return (
+            2.0
+            * result.size
+            * math.prod(kernel)
+            / max(1, kernel[op.attrs["kernel_output_feature_dimension"]])
+        )
+    if op.name in ELEMENTWISE:
+        return float(result.size)
+    if op.name in ("reduce", "reduce_window", "scatter"):
+        return float(op.operands[0].type.size)
+    return 0.0
+
+
+def work(module: Module) -> tuple[Counter[str], float]:
+    """(operations by element type, bytes that ops read and write) of one call, on one device."""
+    operations: Counter[str] = Counter()
+    touched = 0.0
+    for op, trips in walk(module.main.body):
+        if count := flops(op):
+            operations[op.results[0].type.dtype] += int(count * trips)
+        if op.name not in _FREE and op.name not in COLLECTIVES:
+            touched += trips * sum(v.type.nbytes for v in (*op.operands, *op.results))
+    return operations, touched
+
+
+def peak_bytes(block: Block, donated: set[Value]) -> int:
+    """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
+    their last use. XLA, which fuses ops, needs less."""
+    last: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        for v in op.operands:
+            last[v] = i
+        for region in op.regions:
+            for inner in region.walk():
+                for v in inner.operands:
+                    last[v] = i
+    last.update(dict.fromkeys(block.returns, len(block.ops)))
+    last.update({v: len(block.ops) for v in block.args if v not in donated})
+    ends: dict[int, list[Value]] = {}
+    for v, i in last.items():
+        ends.setdefault(i, []).append(v)
+    live = sum(v.type.nbytes for v in block.args)
+    known = set(block.args)
+    peak = live
+    for i, op in enumerate(block.ops):
+        inside = max(
+            (peak_bytes(r, set()) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0
+        )
+        live += sum(v.type.nbytes for v in op.results)
+        known.update(op.results)
+        peak = max(peak, live + inside)
+        live -= sum(v.type.nbytes for v in ends.get(i, ()) if v in known)
+        live -= sum(v.type.nbytes for v in op.results if v not in last)
+    return peak

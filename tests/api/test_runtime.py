@@ -1,0 +1,171 @@
+"""What arguments and results may be, and where a program may be called."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+
+MESH = spmd.create_mesh([("a", 4), ("b", 2)])
+X = np.arange(48, dtype=np.float32).reshape(8, 6)
+
+
+def jit(fun, **options):
+    return spmd.spmd_jit(fun, mesh=MESH, **options)
+
+
+def put(x, *spec):
+    return jax.device_put(x, NamedSharding(MESH.to_jax(), P(*spec)))
+
+
+def test_pytrees_and_keywords():
+    def f(tree, *, scale):
+        return {"sum": tree["x"].sum(), "pair": (tree["x"] * scale, tree["y"])}
+
+    tree = {"x": X, "y": np.float32(3)}
+    out = jit(f, in_layouts=({"x": P("a"), "y": None},), static_argnames="scale")(tree, scale=2)
+    assert out["sum"] == X.sum() and out["pair"][1] == 3
+    np.testing.assert_array_equal(out["pair"][0], X * 2)
+    assert out["pair"][0].sharding.is_equivalent_to(NamedSharding(MESH.to_jax(), P("a")), 2)
+
+
+def test_static_arguments_compile_once_each():
+    count = []
+
+    def f(x, n):
+        count.append(n)
+        return x * n
+
+    g = jit(f, static_argnums=1)
+    for n in (2, 3, 2):
+        np.testing.assert_array_equal(g(X, n), X * n)
+    assert count == [2, 3]
+
+
+def test_closure_over_arrays():
+    weights = put(X, "b")
+    np.testing.assert_allclose(jit(lambda x: x + weights, in_layouts=P("a"))(X), 2 * X)
+
+
+def test_donation_frees_the_argument():
+    x = put(X, "a")
+    out = jit(lambda v: v * 2, in_layouts=P("a"), out_layouts=P("a"), donate_argnums=0)(x)
+    assert x.is_deleted()
+    np.testing.assert_array_equal(out, X * 2)
+
+
+def test_lowering_without_data():
+    lowered = jit(lambda x: x.sum(), in_layouts=P("a")).lower(jax.ShapeDtypeStruct((8, 6), np.float32))
+    assert [c.kind for c in lowered.collectives()] == ["all_reduce"]
+    assert lowered.compile()(X) == X.sum()
+
+
+def test_an_argument_elsewhere_is_relaid_with_one_warning():
+    g = jit(lambda x: x * 2, in_layouts=P("b"))
+    x = put(X, "a")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        g(x)
+        g(x)
+    (warning,) = caught
+    assert "x (192 bytes, {a,-} -> {b,-})" in str(warning.message)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (8, 0), (0,), ()])
+@pytest.mark.parametrize("layouts", [None, "a"])
+def test_empty_and_scalar_arrays(shape, layouts):
+    x = np.ones(shape, np.float32)
+    spec = P(layouts) if shape else None
+    out = jit(lambda v: (v * 2, v.sum()), in_layouts=spec, out_layouts=None)(x)
+    np.testing.assert_array_equal(out[0], x * 2)
+    assert out[1] == x.sum()
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        "bfloat16",
+        "float16",
+        "float64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "int4",
+        "int8",
+        "uint8",
+        "int64",
+        "bool",
+        "complex64",
+        "complex128",
+    ],
+)
+def test_types(dtype):
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        x = jnp.asarray(X % 2).astype(dtype)
+
+        def f(v):
+            return v, jnp.where(v == v[:1], v, v)
+
+        ours, theirs = jit(f, in_layouts=P("a"))(x), jax.jit(f)(x)
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(np.asarray(a), np.asarray(b))
+
+
+def test_sums_of_small_floats():
+    x = jnp.asarray(X).astype(jnp.bfloat16)
+    out = jit(lambda v: v.sum(0), in_layouts=P("a"))(x)
+    assert out.dtype == jnp.bfloat16
+    np.testing.assert_allclose(np.asarray(out, np.float32), X.sum(0), rtol=2e-2)
+
+
+def test_random_keys_in_and_out():
+    def f(keys):
+        return jax.vmap(lambda k: jax.random.normal(k, (3,)))(keys), jax.random.split(keys[0], 4)
+
+    keys = jax.random.split(jax.random.key(0), 8)
+    ours, theirs = jit(f, in_layouts=P("a"))(keys), jax.jit(f)(keys)
+    np.testing.assert_array_equal(ours[0], theirs[0])
+    assert ours[1].dtype == theirs[1].dtype
+    np.testing.assert_array_equal(jax.random.key_data(ours[1]), jax.random.key_data(theirs[1]))
+
+
+def test_shard_map_inside_runs_as_written():
+    def f(x):
+        inner = jax.shard_map(
+            lambda u: jax.lax.psum(u, "a"), mesh=MESH.to_jax(), in_specs=P("a"), out_specs=P()
+        )
+        return inner(x * 2) + 1
+
+    np.testing.assert_allclose(jit(f, in_layouts=P("b"))(X), jax.jit(f)(X))
+
+
+def test_called_under_jit_grad_and_another():
+    def f(x):
+        return (x**2).sum()
+
+    g = jit(f, in_layouts=P("a"))
+    assert jax.jit(lambda x: g(x) + 1)(X) == f(X) + 1
+    np.testing.assert_allclose(jax.grad(g)(X), 2 * X)
+    assert jit(lambda x: g(x * 2), in_layouts=P("b"))(X) == f(2 * X)
+
+
+def test_cost_and_memory():
+    def f(x, w):
+        return x @ w
+
+    w = np.ones((6, 16), np.float32)
+    lowered = jit(f, in_layouts=(P("a", "b"), P("b")), out_layouts=P("a"), donate_argnums=0).lower(X, w)
+    cost = lowered.cost()
+    assert cost.flops["f32"] >= 2 * 2 * 3 * 16  # [2,3] @ [3,16] on each device
+    assert cost.comm_bytes == {("all_reduce", ("b",)): lowered.comm_bytes()}
+    assert cost.messages == {("all_reduce", ("b",)): 1}
+    assert cost.seconds == cost.compute_seconds + cost.comm_seconds > 0
+    assert lowered.cost("h100-nvlink").seconds < cost.seconds
+    memory = lowered.memory()
+    assert (memory.arguments, memory.results) == (4 * (2 * 3 + 3 * 16), 4 * 2 * 16)
+    assert memory.peak >= memory.arguments + memory.results
