@@ -24,9 +24,7 @@ def slice_of_slice(op: Op, defs: Defs) -> list[Op] | None:
 
 def _sliced(op: Op, source: Value, starts: tuple[int, ...], strides: tuple[int, ...]) -> Op:
     sizes = op.results[0].type.shape
-    limits = tuple(
-        s + (n - 1) * t + 1 if n else s for s, t, n in zip(starts, strides, sizes, strict=True)
-    )
+    limits = tuple(s + (n - 1) * t + 1 if n else s for s, t, n in zip(starts, strides, sizes, strict=True))
     attrs = {"start_indices": starts, "limit_indices": limits, "strides": strides}
     return Op("slice", [source], op.results, attrs, (), op.loc)
 

@@ -9,6 +9,7 @@ from ..ir.clone import clone_regions
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
+from ..ir.verify import VerifyError
 from .builder import Builder
 from .expand_relayout import emit_relayout
 from .rules.table import RuleBook
@@ -44,6 +45,10 @@ class _Expander:
             b.loc = op.loc
             args = [env[v] for v in op.operands]
             for value, new in zip(op.results, self.op(op, args, b, env), strict=True):
+                if value.layout is not None and new.type is not local_type(
+                    value.type, value.layout, self.mesh
+                ):
+                    raise VerifyError(f"{op.name} ({op.loc}) made {new.type} of {value.type} {value.layout}")
                 new.name = new.name or value.name
                 env[value] = new
         out.returns = [env[v] for v in block.returns]

@@ -114,18 +114,17 @@ def _forget(engine: Engine, body: Block) -> None:
     """Takes back what assigning the body recorded, so that it can be assigned again."""
     for op in body.ops:
         choice = engine.choices.pop(op, None)
-        if choice is not None:
-            for value, layout in zip(op.operands, choice.demands, strict=True):
-                engine.unwant(value, layout)
-        for region in op.regions:
-            _forget_returns(engine, op, region)
-            _forget(engine, region)
-
-
-def _forget_returns(engine: Engine, op: Op, region: Block) -> None:
-    if op.name in ("while", "case", "if"):
-        for value in region.returns:
-            engine.demands.pop(value, None)
+        if choice is None:
+            continue
+        for value, layout in zip(op.operands, choice.demands, strict=True):
+            engine.unwant(value, layout)
+        if op.name in ("while", "case", "if"):
+            for region in op.regions:
+                scalar = op.name == "while" and region is op.regions[0]  # a loop's condition
+                layouts = (Layout.replicated(0),) if scalar else choice.results
+                for value, layout in zip(region.returns, layouts, strict=True):
+                    engine.unwant(value, layout)
+                _forget(engine, region)
 
 
 def assign_branches(engine: Engine, op: Op) -> None:

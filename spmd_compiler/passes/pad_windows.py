@@ -23,9 +23,7 @@ def _join(
     sides: list[tuple[int, int]] = []
     dilation: list[int] = []
     for d, own, step in zip(dims, padding, base, strict=True):
-        low, high, inside = (
-            at[k][d] for k in ("edge_padding_low", "edge_padding_high", "interior_padding")
-        )
+        low, high, inside = (at[k][d] for k in ("edge_padding_low", "edge_padding_high", "interior_padding"))
         if step > 1 and (low or high or inside):
             return None
         if (low < 0 and own[0] > 0) or (high < 0 and own[1] > 0):

@@ -138,36 +138,22 @@ class Rule:
             options = self._options(axis, ins, outs)
             if len(options) > 1:
                 pick[axis] = options[1]
-        best = self._descend(pick, order, ins, outs, costs)
-        if best is None:  # these strategies don't go together
-            best = self._descend(dict.fromkeys(order, self.strategies[0]), order, ins, outs, costs)
-        assert best is not None
+        best = self._price(pick, order, ins, outs, costs)
+        if best is None:  # these don't go together
+            pick = dict.fromkeys(order, self.strategies[0])
+            best = self._price(pick, order, ins, outs, costs)
+            assert best is not None
+        for _ in range(2 if len(order) > 1 else 1):
+            for axis in order:
+                for option in self._options(axis, ins, outs):
+                    trial = self._price({**pick, axis: option}, order, ins, outs, costs)
+                    if trial is not None and trial.cost < best.cost - 1e-9:
+                        best = trial
+                        pick[axis] = option
         return best._replace(
             demands=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.demands, ins, strict=True)),
             results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
         )
-
-    def _descend(
-        self,
-        pick: dict[str, Strategy],
-        order: list[str],
-        ins: tuple[In, ...],
-        outs: tuple[Out, ...],
-        costs: Costs,
-    ) -> Choice | None:
-        """Improves the picks one axis at a time."""
-        best: Choice | None = None
-        for _ in range(2 if len(order) > 1 else 1):
-            for axis in order:
-                best = None
-                chosen = pick[axis]
-                for option in self._options(axis, ins, outs):
-                    trial = self._price({**pick, axis: option}, order, ins, outs, costs)
-                    if trial is not None and (best is None or trial.cost < best.cost - 1e-9):
-                        best = trial
-                        chosen = option
-                pick[axis] = chosen
-        return best
 
     def _replicated(self, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
         return Choice(
@@ -315,8 +301,8 @@ class Rule:
     def variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
     ) -> tuple[Choice, ...]:
-        """The ways to run the op that differ from `choice` on one axis at most; `choice` comes first. Partials are passed
-        on only of `kinds`. Pieces of axes stay as they are."""
+        """The ways to run the op that differ from `choice` on one axis at most; `choice` comes first. Of the ways to pass
+        partials on there are those of `kinds`. Pieces of axes stay as they are."""
         order, picks = choice.order, choice.picks
         if any(":" in a for a in order):
             return (choice,)
@@ -328,7 +314,8 @@ class Rule:
         at = order.index(axis)
         ways: list[Choice] = []
         for s in dict.fromkeys((picks[at], *self.strategies)):
-            if any(isinstance(p, str) and p not in kinds for p in s.operands):
+            passed = [p for p in s.operands if isinstance(p, str)] if s.factor < 0 else []
+            if s is not picks[at] and not kinds.issuperset(passed):
                 continue
             pick = (*picks[:at], s, *picks[at + 1 :])
             if s is picks[at] or self.divides(order, pick, mesh):

@@ -35,7 +35,20 @@ def fft(op: Op) -> Rule:
     batch = len(shape) - len(length)
     dims: Dims = (*numbered(shape[:batch]), *(None for _ in length))
     work = 8 * _work(op)
-    return factored([dims], [dims], shape[:batch], _expand, linear=[((0,), ("sum",))], work=work)
+    return factored([dims], [dims], shape[:batch], _expand_fft, linear=[((0,), ("sum",))], work=work)
+
+
+def _expand_fft(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    """XLA's CPU kernel refuses arrays that are not laid out row-major, which those next to a collective need not be;
+    flat ones are."""
+    (result,) = b.local(op, [_row_major(b, args[0])])
+    return [_row_major(b, result)]
+
+
+def _row_major(b: Builder, x: Value) -> Value:
+    flat = b.reshape(x, (x.type.size,))
+    kept = b.op("optimization_barrier", [flat], flat.type)
+    return b.reshape(kept, x.type.shape)
 
 
 def cholesky(op: Op) -> Rule:

@@ -51,11 +51,15 @@ def _expand_plain(b: Builder, op: Op, args: list[Value], kind: str, plain_init: 
     value = b.masked(args[0], source.layout, source.type, op.attrs["dimensions"], neutral)
     init = args[1]
     axes = result.layout.partial_axes
-    if axes and not plain_init and kind not in _IDEMPOTENT:
-        # the init counts once: only the first device of those that share the partial starts from it
-        first = b.compare("EQ", b.axis_index(axes), b.index(0))
-        init = b.select(first, init, b.constant(neutral, TensorType((), init.type.dtype)))
-    return b.local(op, [value, init])
+    if not axes or plain_init or kind in _IDEMPOTENT:
+        return b.local(op, [value, init])
+    # The init counts once, so only the first device of those that share the partial adds it; and it does so behind the
+    # reduction, because XLA drops a computed init where the shard has one position.
+    identity = b.constant(neutral, TensorType((), init.type.dtype))
+    (total,) = b.local(op, [value, identity])
+    first = b.compare("EQ", b.axis_index(axes), b.index(0))
+    extra = b.broadcast(b.select(first, init, identity), total.type.shape)
+    return [b.combine(kind, total, extra)]
 
 
 def _expand_gathered(b: Builder, op: Op, args: list[Value]) -> list[Value]:

@@ -160,9 +160,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return [out]
 
 
-def _only(
-    b: Builder, row: Value, dim: int, axes: Axes, starts: list[int], size: int, fill: Any
-) -> Value:
+def _only(b: Builder, row: Value, dim: int, axes: Axes, starts: list[int], size: int, fill: Any) -> Value:
     """`row`, whose positions count from this device's start, with `fill` where there is nothing."""
     type = TensorType(row.type.shape, "i32")
     index = b.binary("add", b.iota(type, dim), b.broadcast(lookup(b, axes, starts), type.shape))
