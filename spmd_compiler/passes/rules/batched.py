@@ -1,6 +1,6 @@
 """Ops that work on whole trailing dims (or one dim) of many independent problems: the other dims are batch and shard.
 
-sort, fft, cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends.
+fft, cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends.
 """
 
 from __future__ import annotations
@@ -19,14 +19,6 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
 
 def _work(op: Op) -> float:
     return WORK * sum(v.type.nbytes for v in op.operands + op.results)
-
-
-def sort(op: Op) -> Rule:
-    shape = shape_of(op.operands[0])
-    dims = numbered(shape)
-    n = len(op.operands)
-    whole = [op.attrs["dimension"]] if shape else []
-    return factored([dims] * n, [dims] * n, shape, _expand, whole=whole, work=8 * _work(op))
 
 
 def fft(op: Op) -> Rule:
@@ -113,7 +105,6 @@ def batched_call(op: Op) -> Rule:
 
 
 RULES = {
-    "sort": sort,
     "fft": fft,
     "cholesky": cholesky,
     "triangular_solve": triangular_solve,

@@ -42,7 +42,7 @@ def dynamic_slice(op: Op) -> Rule:
     cut = [d for d in dims if op.attrs["slice_sizes"][d] != source[d]]
     starts = len(op.operands) - 1
     kind = owner_kind(op.results[0].type.dtype)
-    extra = [Strategy((d, *(R,) * starts), (kind,), d) for d in cut if kind is not None]
+    extra = [Strategy((d, *(R,) * starts), (kind,), d) for d in cut if kind is not None and source[d] > 1]
     return factored(
         [dims] + [()] * starts,
         [dims],

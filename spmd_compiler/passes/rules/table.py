@@ -23,6 +23,7 @@ from . import (
     select_scatter,
     shape,
     slicing,
+    sorting,
     top_k,
     window,
 )
@@ -42,6 +43,7 @@ TABLE: dict[str, Callable[..., Rule]] = {
     **select_scatter.RULES,
     **convolution.RULES,
     **batched.RULES,
+    **sorting.RULES,
     **top_k.RULES,
     **identity.RULES,
 }

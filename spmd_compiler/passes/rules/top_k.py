@@ -23,7 +23,7 @@ def top_k(op: Op) -> Rule:
     def exchange(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
         return (n - 1) * sum(t.nbytes for t in outs) * min(k, ins[0].shape[last]) / k, len(outs)
 
-    merged = [Strategy((last,), (R, R), last, exchange)] if k else []
+    merged = [Strategy((last,), (R, R), last, exchange)] if k and shape[last] > 1 else []
     work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
     return factored([dims], [(*dims[:-1], None)] * 2, shape, _expand, whole=[last], extra=merged, work=work)
 

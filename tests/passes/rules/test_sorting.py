@@ -1,0 +1,103 @@
+"""sort along sharded dims: the stable order of any comparator, also of uneven blocks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+
+from .forced import free_exchanges
+from .windowed import MESHES, gathered, run, sample, spec_of
+
+few = settings(max_examples=12, deadline=None)
+meshes = st.sampled_from(MESHES)
+
+
+def whole(axes):
+    return P(tuple(name for name, _ in axes))
+
+
+def numbers(n: int, dtype: str, alike: bool) -> np.ndarray:
+    x = sample(n) * (1 if alike else 50)
+    return np.asarray(jnp.asarray(np.round(x) if alike else x, dtype))
+
+
+@few
+@given(st.data(), meshes, st.sampled_from(["float32", "bfloat16", "int8", "uint32", "bool"]), st.booleans())
+def test_sort(data, axes, dtype, alike):
+    n = data.draw(st.integers(2, 300))
+    x = numbers(n, dtype, alike)
+    descending = data.draw(st.booleans())
+    with free_exchanges("sort"):
+        lowered = run(lambda x: jnp.sort(x, descending=descending), [x], axes, [whole(axes)], out=whole(axes))
+    assert not gathered(lowered)
+
+
+@few
+@given(st.data(), meshes)
+def test_several_operands(data, axes):
+    """Equal keys stay in order; two keys and a passenger of another type."""
+    n = data.draw(st.integers(2, 200))
+    keys = data.draw(st.integers(1, 2))
+    x, y = np.round(sample(n)), np.round(sample(n)[::-1]).astype(np.int8)
+    spec = whole(axes)
+    fun = lambda x, y, z: lax.sort((x, y, z), num_keys=keys)  # noqa: E731
+    with free_exchanges("sort"):
+        run(fun, [x, y, np.arange(n)], axes, [spec] * 3, out=spec)
+
+
+@few
+@given(st.data(), meshes, st.sampled_from([0, 1, 2]))
+def test_batched(data, axes, dim):
+    shape = data.draw(st.tuples(*[st.integers(1, 23)] * 3))
+    x = np.round(sample(*shape) * 3)
+    spec = data.draw(spec_of(3, axes, (0, 1, 2)))
+    out = data.draw(spec_of(3, axes, (0, 1, 2)))
+    with free_exchanges("sort"):
+        run(lambda x: jnp.argsort(x, axis=dim), [x], axes, [spec], out=out)
+
+
+@pytest.mark.parametrize("n", [2048, 2043])
+def test_special_values_keep_their_order(n):
+    """NaNs are equal and last, zeros are equal: of each, the first stays first."""
+    x = np.array([np.nan, 0.0, -0.0, np.inf, -np.inf, -np.nan, 1.0], np.float32)[np.arange(n) % 7]
+    spec = P("a")
+    fun = lambda x: lax.sort((x, jnp.signbit(x)), num_keys=1)  # noqa: E731
+    lowered = run(fun, [x], (("a", 8),), [spec], out=spec)
+    assert any(c.kind == "all_to_all" for c in lowered.collectives())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("mesh", [[("a", 8)], [("a", 4), ("b", 2)]])
+def test_blocks_travel_not_the_operand(dtype, mesh):
+    n = 1 << 15
+    x = numbers(n, dtype, False)
+    spec = P(tuple(name for name, _ in mesh))
+    step = spmd.spmd_jit(jnp.sort, mesh=spmd.create_mesh(mesh), in_layouts=(spec,), out_layouts=spec)
+    np.testing.assert_array_equal(step(x), np.sort(x))
+    lowered = step.lower(x)
+    assert not gathered(lowered)
+    assert max(c.bytes_per_device for c in lowered.collectives()) <= x.nbytes / 8
+    carried = 4 if dtype == "int32" else 4 + 2
+    assert lowered.comm_bytes() <= 2.75 * carried * n / 8
+
+
+def test_median_and_unique():
+    x = np.round(sample(4096) * 100)
+    spec = P("a")
+    fun = lambda x: (jnp.median(x), jnp.unique(x, size=300), jnp.quantile(x, 0.3))  # noqa: E731
+    run(fun, [x], (("a", 8),), [spec])
+
+
+def test_rows_are_sorted_where_they_fit_better():
+    x = sample(64, 8192)
+    step = spmd.spmd_jit(
+        lambda x: jnp.sort(x, -1), mesh=spmd.create_mesh([("a", 8)]), in_layouts=(P(None, "a"),)
+    )
+    np.testing.assert_array_equal(step(x), np.sort(x, -1))
+    assert step.lower(x).comm_bytes() <= jax.tree.leaves(x)[0].nbytes / 8
