@@ -15,6 +15,7 @@ from ..ir.types import TensorType
 from .builder import Builder
 from .moves import Moves, Round, Run, plan_moves
 
+MANY = 256  # devices from which on moves are planned for all alike, where they are alike
 TOO_MUCH = 1e15  # bytes: the price of what isn't planned
 
 
@@ -29,6 +30,9 @@ class Window(NamedTuple):
     high: int
     per: int = 1
 
+    def start(self, k: int) -> int:
+        return (k * self.stride + self.offset) // self.per
+
 
 class Segment(NamedTuple):
     """Positions [start, limit) of one operand, as a part of a concatenation. whole: every device has all of it."""
@@ -41,10 +45,30 @@ class Segment(NamedTuple):
 @lru_cache(4096)
 def window_moves(n: int, block: int, window: Window) -> Moves | None:
     """What to send so that each of `n` devices, holding blocks of `block` positions, has its window."""
+    if n > MANY and window.stride == block * window.per:
+        return _alike(n, block, window.offset // window.per, window.length)
     start = (np.arange(n) * window.stride + window.offset) // window.per
     low = np.clip(window.low - start, 0, window.length)
     high = np.clip(min(window.high, n * block) - start, 0, window.length)
     return plan_moves(n, (block,), (Run(0, low, high, start + low),), window.length)
+
+
+def _alike(n: int, block: int, first: int, length: int) -> Moves | None:
+    """The moves where the window of every device lies alike around its block, from `first` on: the same shifts for all,
+    however many they are. At the ends of the row, where less would do, this sends a little more."""
+    rounds: list[Round] = []
+    away = range(first // block, (first + length - 1) // block + 1)
+    if len(away) > n:
+        return None
+    for distance in away:
+        take = max(first, distance * block)
+        size = min(first + length, (distance + 1) * block) - take
+        shift = -distance if distance else None
+        pairs = ((0, 0),) if distance else ()  # the shift tells them
+        starts = (take - distance * block,), (take - first,)
+        rounds.append(Round(pairs, shift, False, size, True, *starts, (), ()))
+    sent = [r.size for r in rounds if r.pairs]
+    return Moves(tuple(rounds), length, sum(sent), len(sent))
 
 
 @lru_cache(4096)
@@ -147,6 +171,13 @@ def _overlay(b: Builder, pieces: list[Value], dim: int, axes: Axes, moves: Moves
         out = b.select(inside, placed, out)
     assert out is not None
     return out
+
+
+def window_start(b: Builder, axes: Axes, window: Window) -> Value:
+    """i32[]: where this device's window starts."""
+    if window.stride % window.per:
+        return lookup(b, axes, [window.start(k) for k in range(b.mesh.axes_size(axes))])
+    return b.binary("add", b.offset(axes, window.stride // window.per), b.index(window.start(0)))
 
 
 def lookup(b: Builder, axes: Axes, table: Sequence[int]) -> Value:

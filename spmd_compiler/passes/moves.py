@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-PIECES = 65536  # more than that are not planned
-SEARCHED = 8192  # up to that many pieces, rounds may mix distances
+PIECES = 1 << 18  # more than that are not planned
+ROUNDS = 64  # more than that are no better than an all-gather
 
 
 class Run(NamedTuple):
@@ -71,17 +71,23 @@ def plan_moves(n: int, blocks: Sequence[int], runs: Sequence[Run], length: int) 
             return None
         pieces += found
     row = int(bases[-1])
-    local = [p for p in pieces if p.sender == p.receiver]
     sent = [p for p in pieces if p.sender != p.receiver]
-    stay = _by_distance(local, n)
-    rounds = [_round(group, n, row) for group in _by_distance(sent, n)]
-    degree = max([0, *_counts([p.sender for p in sent]), *_counts([p.receiver for p in sent])])
-    if len(rounds) > degree and len(sent) <= SEARCHED:
-        mixed = [_round(group, n, row) for group in _fit(sorted(sent, key=lambda p: -p.size))]
-        if (sum(x.size for x in mixed), len(mixed)) < (sum(x.size for x in rounds), len(rounds)):
-            rounds = mixed
+    groups = _by_distance(sent, n)
+    busiest = max([0, *_counts([p.sender for p in sent]), *_counts([p.receiver for p in sent])])
+    if len(groups) > busiest <= ROUNDS:
+        mixed = _fit(sorted(sent, key=lambda p: -p.size))
+        if (_positions(mixed), len(mixed)) < (_positions(groups), len(groups)):
+            groups = mixed
+    if len(groups) > ROUNDS:
+        return None
+    rounds = [_round(group, n, row) for group in groups]
+    stay = _by_distance([p for p in pieces if p.sender == p.receiver], n)
     here = [_round(group, n, row)._replace(pairs=(), shift=None) for group in stay]
     return Moves((*here, *rounds), length, sum(x.size for x in rounds), len(rounds))
+
+
+def _positions(groups: list[list[_Piece]]) -> int:
+    return sum(max(p.size for p in group) for group in groups)
 
 
 def _pieces(r: int, run: Run, n: int, block: int, base: int) -> list[_Piece] | None:

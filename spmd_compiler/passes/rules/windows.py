@@ -11,7 +11,7 @@ from ...ir.graph import Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
 from ..builder import Builder
-from ..halo import Window, fetch_window, lookup, moves_price, window_moves
+from ..halo import Window, fetch_window, lookup, moves_price, window_moves, window_start
 from .base import Exchange
 
 
@@ -96,28 +96,31 @@ def fetch(
     w = window_of(e, block)
     row = fetch_window(b, value, dim, axes, w)
     n = b.mesh.axes_size(axes)
-    starts = [(k * w.stride + w.offset) // w.per for k in range(n)]
     if mask or e.leaves:
-        row = _inside(b, row, dim, axes, starts, e, fill, mask)
+        row = _inside(b, row, dim, axes, w, e, fill, mask)
     dilated = _dilated(e, block)
     have = (w.length - 1) * e.base + 1
-    # the window starts at an operand position, a few dilated positions behind where the first result starts
-    phases = [s * e.base - (k * w.stride + w.offset - e.base + 1) for k, s in enumerate(starts)]
-    if len(set(phases)) == 1:
-        low, high = phases[0], dilated - phases[0] - have
+    if w.stride % e.base == 0:
+        low = phase(w, e, 0)
+        high = dilated - low - have
         if high >= 0:
             return Fetched(row, low, high, e.base)
         return Fetched(dilate(b, row, dim, low, high, e.base, fill), 0, 0, 1)
     row = dilate(b, row, dim, e.base - 1, max(0, dilated - have), e.base, fill)
-    start = lookup(b, axes, [e.base - 1 - p for p in phases])
+    start = lookup(b, axes, [e.base - 1 - phase(w, e, k) for k in range(n)])
     return Fetched(b.dynamic_slice(row, dim, start, dilated), 0, 0, 1)
 
 
+def phase(w: Window, e: Extent, k: int) -> int:
+    """How far, in dilated positions, the window of device k starts behind where its first result does."""
+    return w.start(k) * e.base - (k * w.stride + w.offset - e.base + 1)
+
+
 def _inside(
-    b: Builder, row: Value, dim: int, axes: Axes, starts: list[int], e: Extent, fill: Any, both: bool
+    b: Builder, row: Value, dim: int, axes: Axes, w: Window, e: Extent, fill: Any, both: bool
 ) -> Value:
     type = TensorType(row.type.shape, "i32")
-    first = lookup(b, axes, starts)
+    first = window_start(b, axes, w)
     index = b.binary("add", b.iota(type, dim), b.broadcast(first, type.shape))
     ok: Value | None = None
     if both or e.low > 0:

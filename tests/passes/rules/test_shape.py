@@ -13,7 +13,7 @@ import spmd_compiler as spmd
 
 from .windowed import MESHES, Axes, gathered, run, sample, spec_of
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=15, deadline=None)
 meshes = st.sampled_from(MESHES)
 
 

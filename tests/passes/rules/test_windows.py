@@ -13,7 +13,7 @@ import spmd_compiler as spmd
 
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=25, deadline=None)
+few = settings(max_examples=15, deadline=None)
 meshes = st.sampled_from(MESHES)
 EIGHT = [("a", 8)]
 
@@ -87,7 +87,7 @@ CUMULATIVE = {
 
 
 @pytest.mark.parametrize("name", CUMULATIVE)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.data(), meshes)
 def test_cumulative(name, data, axes):
     shape = data.draw(st.tuples(st.integers(2, 21), st.integers(2, 6)))
