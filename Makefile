@@ -36,4 +36,4 @@ zoo: $(VENV)/.installed  ## bytes sent on real-shaped programs, beside Shardy an
 	$(BIN)/python benchmarks/run_zoo.py
 
 bench: $(VENV)/.installed  ## speed of the passes and of dispatch
-	$(BIN)/python benchmarks/passes.py && $(BIN)/python benchmarks/dispatch.py
+	$(BIN)/python -m benchmarks.passes && $(BIN)/python -m benchmarks.dispatch

@@ -242,10 +242,12 @@ class _Pass:
         new_wants, demands = self.new_wants, self.engine.demands
         for v, own in zip(op.operands, self.engine.choices[op].demands, strict=True):
             users = new_wants.get(v) or demands[v]
-            if len(users) == 1:
-                found.append((own,) if users.get(own, 0) > 1 else ())
+            if users[own] > 1:
+                found.append(tuple(users))
+            elif len(users) == 1:
+                found.append(())
             else:
-                found.append(tuple([x for x, n in users.items() if x is not own or n > 1]))
+                found.append(tuple([x for x in users if x is not own]))
         return tuple(found)
 
     def candidates(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:
@@ -309,9 +311,10 @@ class _Pass:
     # ------------------------------------------------------------------------------------------ backward
     def decide(self, row: _Row) -> None:
         op, options = row.op, row.options
-        if self.view is View.PRESENT:
+        new, now = self.new_wants, self.engine.demands
+        if self.view is View.PRESENT and not new.keys().isdisjoint(op.operands):
             row = row._replace(others=self.others(op))
-        wanted = tuple([tuple(self.users(v)) for v in op.results])
+        wanted = tuple([tuple(new.get(v) or now.get(v) or ()) for v in op.results])
         free = self.engine.free_results
         freed = tuple([v in free for v in op.results]) if free else ()
         key = (id(options), row.ids, row.others, wanted, freed, row.weight)

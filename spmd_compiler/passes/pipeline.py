@@ -22,7 +22,7 @@ STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees
 class Options:
     """sweeps: rounds of improvement after propagation; 0 is plain propagation. verify: check the IR after every pass."""
 
-    sweeps: int = 4
+    sweeps: int = 2
     verify: bool = True
 
 

@@ -48,11 +48,13 @@ class Propagate:
         for value, layout in zip(main.body.returns, wanted, strict=True):
             if layout is not None:
                 engine.want(value, layout)
-        gain = scale = improve(engine, main.body, (View.ALONE,)) if self.sweeps else 0.0
-        for _ in range(self.sweeps):
-            if gain <= WORTHWHILE * scale:
-                break
+        if self.sweeps:
+            scale = improve(engine, main.body, (View.ALONE,))
             gain = improve(engine, main.body, (View.SHARED, View.PRESENT))
+            for _ in range(self.sweeps - 1):
+                if gain <= WORTHWHILE * scale:
+                    break
+                gain = improve(engine, main.body, (View.PRESENT,))
         engine.settle_args(main.body)
         body = legalise(engine, main.body, wanted)
         return module.with_body(body)
