@@ -1,6 +1,6 @@
 """Ops that work on whole trailing dims (or one dim) of many independent problems: the other dims are batch and shard.
 
-fft, cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends.
+cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends.
 """
 
 from __future__ import annotations
@@ -9,38 +9,12 @@ import math
 
 from ...ir.graph import Op, Value
 from ..builder import Builder
-from ..cost import FLOP, WORK
+from ..cost import FLOP
 from .base import Dims, Rule, factored, numbered, shape_of
 
 
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return b.local(op, args)
-
-
-def _work(op: Op) -> float:
-    return WORK * sum(v.type.nbytes for v in op.operands + op.results)
-
-
-def fft(op: Op) -> Rule:
-    shape = shape_of(op.operands[0])
-    length = op.attrs["fft_length"]
-    batch = len(shape) - len(length)
-    dims: Dims = (*numbered(shape[:batch]), *(None for _ in length))
-    work = 8 * _work(op)
-    return factored([dims], [dims], shape[:batch], _expand_fft, linear=[((0,), ("sum",))], work=work)
-
-
-def _expand_fft(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    """XLA's CPU kernel refuses arrays that are not laid out row-major, which those next to a collective need not be;
-    flat ones are."""
-    (result,) = b.local(op, [_row_major(b, args[0])])
-    return [_row_major(b, result)]
-
-
-def _row_major(b: Builder, x: Value) -> Value:
-    flat = b.reshape(x, (x.type.size,))
-    kept = b.op("optimization_barrier", [flat], flat.type)
-    return b.reshape(kept, x.type.shape)
 
 
 def cholesky(op: Op) -> Rule:
@@ -105,7 +79,6 @@ def batched_call(op: Op) -> Rule:
 
 
 RULES = {
-    "fft": fft,
     "cholesky": cholesky,
     "triangular_solve": triangular_solve,
 }

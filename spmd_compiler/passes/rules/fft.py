@@ -1,0 +1,108 @@
+"""fft: the leading dims are batch. One of several transformed dims may be sharded: the others are transformed first, then an
+all-to-all makes it whole and leaves another one sharded."""
+
+from __future__ import annotations
+
+import math
+
+from ...ir.graph import Op, Value
+from ...ir.layout import local_type
+from ...ir.types import TensorType, Type
+from ..builder import Builder
+from ..cost import WORK
+from .base import Dims, Exchange, Rule, Strategy, factored, numbered, shape_of
+
+
+def fft(op: Op) -> Rule:
+    shape = shape_of(op.operands[0])
+    batch = len(shape) - len(op.attrs["fft_length"])
+    dims: Dims = (*numbered(shape[:batch]), *(None for _ in op.attrs["fft_length"]))
+    # one factor for all transformed dims: a mesh axis can take part in one exchange only
+    sizes = [*shape[:batch], max(1, min(shape[batch:]))]
+    ways = [Strategy((s,), (t,), batch, _exchange(op)) for s, t in _moves(op)]
+    work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    return factored(
+        [dims], [dims], sizes, _expand, whole=[batch], linear=[((0,), ("sum",))], extra=ways, work=work
+    )
+
+
+def _moves(op: Op) -> list[tuple[int, int]]:
+    """(sharded dim of the operand, of the result). A transform to or from real numbers has its last dim's place in the
+    order: first or last."""
+    shape, result = shape_of(op.operands[0]), shape_of(op.results[0])
+    rank = len(shape)
+    dims = range(rank - len(op.attrs["fft_length"]), rank)
+    kind = op.attrs["fft_type"]
+    moves = [(s, t) for s in dims for t in dims if s != t and shape[s] > 1 and result[t] > 1]
+    if kind == "RFFT":
+        return [(s, t) for s, t in moves if s != rank - 1]
+    if kind == "IRFFT":
+        return [(s, t) for s, t in moves if s == rank - 1]
+    return moves
+
+
+def _exchange(op: Op) -> Exchange:
+    inverse = op.attrs["fft_type"] == "IRFFT"
+
+    def price(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
+        return (n - 1) / n * (ins if inverse else outs)[0].nbytes, 1
+
+    return price
+
+
+def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    source, target = op.operands[0].layout, op.results[0].layout
+    assert source is not None and target is not None
+    rank, lengths = source.rank, op.attrs["fft_length"]
+    dims = range(rank - len(lengths), rank)
+    cut = next((d for d in dims if source.dims[d]), None)
+    if cut is None:
+        return [_transform(b, op, args[0], list(dims))]
+    to = next(d for d in dims if target.dims[d])
+    axes = source.dims[cut]
+    value = _transform(b, op, args[0], [d for d in dims if d != cut])
+    own = local_type(op.results[0].type, target, b.mesh).shape
+    there = b.pad(value, to, 0, own[to] * b.mesh.axes_size(axes) - value.type.shape[to])
+    whole = b.all_to_all(there, axes, to, cut)
+    whole = b.slice(whole, cut, 0, shape_of(op.operands[0])[cut])
+    return [_transform(b, op, whole, [cut])]
+
+
+def _transform(b: Builder, op: Op, value: Value, dims: list[int]) -> Value:
+    """The op's transform of some of its dims. `value` holds the complex or real numbers that they start from."""
+    rank = value.type.rank
+    lengths = dict(zip(range(rank - len(op.attrs["fft_length"]), rank), op.attrs["fft_length"], strict=True))
+    kind = op.attrs["fft_type"]
+    if rank - 1 not in dims:
+        kind = {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
+    order = [d for d in range(rank) if d not in dims] + dims
+    value = _row_major(b, _transpose(b, value, order))
+    size = list(value.type.shape)
+    dtype = op.results[0].type.dtype
+    if kind == "RFFT":
+        size[-1] = lengths[rank - 1] // 2 + 1
+    elif kind == "IRFFT":
+        size[-1] = lengths[rank - 1]
+    else:
+        dtype = value.type.dtype
+    attrs = {"fft_type": kind, "fft_length": tuple(lengths[d] for d in dims)}
+    value = b.op("fft", [value], TensorType(tuple(size), dtype), attrs)
+    return _transpose(b, _row_major(b, value), [order.index(d) for d in range(rank)])
+
+
+def _transpose(b: Builder, x: Value, order: list[int]) -> Value:
+    if order == sorted(order):
+        return x
+    shape = tuple(x.type.shape[d] for d in order)
+    return b.op("transpose", [x], TensorType(shape, x.type.dtype), {"permutation": tuple(order)})
+
+
+def _row_major(b: Builder, x: Value) -> Value:
+    """XLA's CPU kernel refuses arrays that are not laid out row-major, which those next to a collective need not be; flat
+    ones are."""
+    flat = b.reshape(x, (math.prod(x.type.shape),))
+    kept = b.op("optimization_barrier", [flat], flat.type)
+    return b.reshape(kept, x.type.shape)
+
+
+RULES = {"fft": fft}
