@@ -139,7 +139,7 @@ def close(got, want):
 
 
 @pytest.mark.parametrize(
-    "name,mesh", itertools.product(PROGRAMS, MESHES), ids=lambda x: x if isinstance(x, str) else ""
+    "name,mesh", list(itertools.product(PROGRAMS, MESHES)), ids=lambda x: x if isinstance(x, str) else ""
 )
 def test_equal_to_jit(name, mesh):
     fun, kinds = PROGRAMS[name]
