@@ -18,7 +18,8 @@ from .simplify import drop_unused
 
 @dataclass(frozen=True)
 class MergeMoves:
-    """Introduces `splice`: the concatenation along `dimension` of positions [starts[i], limits[i]) of operand i."""
+    """Introduces `splice`, the concatenation along `dimension` of positions [starts[i], limits[i]) of operand i, and
+    `padded_select_and_scatter`, which pads its first operand with its last one, and crops the result."""
 
     name: ClassVar[str] = "merge_moves"
 
@@ -88,7 +89,12 @@ def _is_identity(op: Op) -> bool:
 
 
 def _slice(op: Op, defs: Defs) -> list[Op] | None:
-    return slice_of_slice(op, defs) or slice_of_pad(op, defs) or slice_of_joined(op, defs)
+    return (
+        slice_of_slice(op, defs)
+        or slice_of_pad(op, defs)
+        or slice_of_joined(op, defs)
+        or pad_windows.cropped_scatter(op, defs)
+    )
 
 
 def _pad(op: Op, defs: Defs) -> list[Op] | None:

@@ -1,4 +1,5 @@
-"""Pads that join the window op which reads them: padding and dilation of a reduce_window or a convolution."""
+"""Pads that join the window op which reads them: padding and dilation of a reduce_window or a convolution, and the
+padding around a select_and_scatter that is cropped again."""
 
 from __future__ import annotations
 
@@ -72,3 +73,24 @@ def convolution(op: Op, defs: Defs) -> list[Op] | None:
         return None
     attrs = {**at, "padding": joined.padding, "lhs_dilation": joined.base}
     return [Op(op.name, [pad.operands[0], op.operands[1]], op.results, attrs, op.regions, op.loc)]
+
+
+def cropped_scatter(op: Op, defs: Defs) -> list[Op] | None:
+    """slice(select_and_scatter(pad(x))) that ends where it began: the gradient of max-pooling as JAX writes it."""
+    scatter = defs.get(op.operands[0])
+    if (
+        scatter is None
+        or scatter.name != "select_and_scatter"
+        or any(map(any, scatter.attrs.get("padding") or ()))
+    ):
+        return None
+    pad = defs.get(scatter.operands[0])
+    if pad is None or pad.name != "pad" or any(pad.attrs["interior_padding"]):
+        return None
+    low, high = pad.attrs["edge_padding_low"], pad.attrs["edge_padding_high"]
+    shape = pad.operands[0].type.shape
+    if op.results[0].type.shape != shape or op.attrs["start_indices"] != low or min((*low, *high)) < 0:
+        return None
+    attrs = {**scatter.attrs, "padding": tuple(zip(low, high, strict=True))}
+    operands = [pad.operands[0], *scatter.operands[1:], pad.operands[1]]
+    return [Op("padded_select_and_scatter", operands, op.results, attrs, scatter.regions, op.loc)]

@@ -19,8 +19,11 @@ from .base import Choice, In, Out, Rule, shape_of, with_axis
 
 
 def groups(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Pairs of runs of dims (without those of size 1) whose products are equal, as short as possible."""
+    """Pairs of runs of dims (without those of size 1) whose products are equal, as short as possible; none if there are
+    no elements."""
     out: list[tuple[list[int], list[int]]] = []
+    if 0 in source:
+        return out
     i = j = 0
     left = [d for d, n in enumerate(source) if n != 1]
     right = [d for d, n in enumerate(target) if n != 1]

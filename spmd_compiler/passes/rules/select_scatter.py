@@ -1,5 +1,8 @@
 """select_and_scatter: a device fetches the sources whose windows touch its block, and the operand under these windows;
-what neighbours have in common, each of them computes."""
+what neighbours have in common, each of them computes.
+
+`padded_select_and_scatter` has one more operand, a scalar that pads the first one before it selects.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from ..cost import WORK
 from ..halo import Window, fetch_window, lookup, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .regions import reducer_kind
+from .windows import filler
 
 
 class _Dim(NamedTuple):
@@ -72,17 +76,19 @@ def select_and_scatter(op: Op) -> Rule:
     moved = [d for d, x in enumerate(along) if not x.trivial]
     adds = reducer_kind(op.regions[1])
     never = _never_selected(op.regions[0], op.operands[0].type.dtype)
+    padded = op.name != "select_and_scatter"
+    scalars = len(op.operands) - 2
     extra = [
-        Strategy((d, d, R), (d,), d, _price(along[d], d))
+        Strategy((d, d, *(R,) * scalars), (d,), d, _price(along[d], d))
         for d in moved
         if shape[d] > 1
         and along[d].sources > 1
         and adds is not None
-        and (never is not None or not along[d].leaves)
+        and (padded or never is not None or not along[d].leaves)
     ]
     placed = tuple(None if d in moved else d for d in dims)
     return factored(
-        [placed, placed, ()],
+        [placed, placed, *[()] * scalars],
         [placed],
         shape,
         _expand,
@@ -124,15 +130,20 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     layout = op.results[0].layout
     assert layout is not None
     want = local_type(op.results[0].type, layout, b.mesh)
-    value, source, init = args
+    value, source, init, *fill = args
     padding = [tuple(p) for p in op.attrs.get("padding") or ((0, 0),) * want.rank]
     zero = identity_value(reducer_kind(op.regions[1]) or "sum", source.type.dtype)
-    never = _never_selected(op.regions[0], value.type.dtype)
+    never = fill[0] if fill else _never_selected(op.regions[0], value.type.dtype)
     shape = list(want.shape)
     cuts: list[tuple[int, Axes, list[int], int]] = []
     for d, x in enumerate(_dims(op)):
         axes = layout.dims[d]
         if not axes or x.trivial:
+            if fill:
+                (low, high), size = padding[d], value.type.shape[d]
+                value = b.pad(value, d, low, high, fill[0])
+                padding[d], shape[d] = (0, 0), shape[d] + low + high
+                cuts.append((d, (), [low], size))
             continue
         block, n = want.shape[d], b.mesh.axes_size(axes)
         sources, rows = x.source_window(block), x.operand_window(block)
@@ -166,8 +177,7 @@ def _only(b: Builder, row: Value, dim: int, axes: Axes, starts: list[int], size:
     index = b.binary("add", b.iota(type, dim), b.broadcast(lookup(b, axes, starts), type.shape))
     below = b.compare("LT", index, b.constant(np.int32(size), type))
     ok = b.binary("and", b.compare("GE", index, b.constant(np.int32(0), type)), below)
-    assert isinstance(row.type, TensorType)
-    return b.select(ok, row, b.constant(fill, row.type))
+    return b.select(ok, row, filler(b, row, fill))
 
 
 def _cut(b: Builder, value: Value, dim: int, axes: Axes, starts: list[int], length: int) -> Value:
@@ -176,4 +186,4 @@ def _cut(b: Builder, value: Value, dim: int, axes: Axes, starts: list[int], leng
     return b.dynamic_slice(value, dim, lookup(b, axes, starts), length)
 
 
-RULES = {"select_and_scatter": select_and_scatter}
+RULES = {"select_and_scatter": select_and_scatter, "padded_select_and_scatter": select_and_scatter}

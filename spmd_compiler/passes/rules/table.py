@@ -105,7 +105,7 @@ class RuleBook:
         return rule
 
     def _region_key(self, op: Op) -> Any:
-        if op.name == "select_and_scatter":
+        if op.name.endswith("select_and_scatter"):
             return select_scatter.region_key(op)
         kind = reducer_kind(op.regions[0])
         inits = op.operands[len(op.operands) // 2 :]

@@ -129,10 +129,10 @@ def _inside(
         below = b.compare("LT", index, b.constant(e.size, type))
         ok = below if ok is None else b.binary("and", ok, below)
     assert ok is not None
-    return b.select(ok, row, _filler(b, row, fill))
+    return b.select(ok, row, filler(b, row, fill))
 
 
-def _filler(b: Builder, row: Value, fill: Any) -> Value:
+def filler(b: Builder, row: Value, fill: Any) -> Value:
     if isinstance(fill, Value):
         return b.broadcast(fill, row.type.shape)
     assert isinstance(row.type, TensorType)

@@ -193,6 +193,14 @@ def test_pooling_sends_halos_only():
     np.testing.assert_allclose(step(x), jax.jit(pool)(x))
     assert step.lower(x).comm_bytes() <= row
 
+    # the gradient fetches the source's row, and the rows under its window, from before, and one row from behind
+    steepest = jax.grad(lambda x: jnp.sum(jnp.sin(pool(x))))
+    step = spmd.spmd_jit(steepest, mesh=mesh, in_layouts=(cut,), out_layouts=cut)
+    np.testing.assert_allclose(step(x), jax.jit(steepest)(x), rtol=1e-4, atol=1e-4)
+    lowered = step.lower(x)
+    assert not gathered(lowered)
+    assert lowered.comm_bytes() <= 4.5 * row
+
     mean = lambda x: lax.reduce_window(x, 0.0, lax.add, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")  # noqa: E731
     gradient = jax.grad(lambda x: jnp.sum(jnp.sin(mean(x))))
     step = spmd.spmd_jit(gradient, mesh=mesh, in_layouts=(cut,), out_layouts=cut)
