@@ -20,7 +20,7 @@ _TYPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<loc>//[ ]?[^\n]*) | (?P<string>"(?:[^"\\]|\\.)*") | (?P<raw>`(?:[^`\\]|\\.)*`)
-    | (?P<dense>dense<[^>]*>) | (?P<value>%[\w.$-]+) | (?P<symbol>@[\w.$-]+)
+    | (?P<dense>dense<[^>]*>) | (?P<value>%[\w.$-]+) | (?P<symbol>@(?:[\w.$-]+|"(?:[^"\\]|\\.)*"))
     | (?P<arrow>->) | (?P<number>-?(?:0x[0-9a-f.]+p[+-]\d+|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.]))
     | (?P<word>-?[A-Za-z_][\w.$-]*) | (?P<punct>[()\[\]{},:=|])
     )""",
@@ -151,6 +151,8 @@ class _Parser:
         if self.kind != "symbol":
             self.fail("expected @name")
         name = self.advance()[1:]
+        if name.startswith('"'):
+            name = json.loads(name)
         self.values = {}
         self.expect("(")
         args: list[Value] = []

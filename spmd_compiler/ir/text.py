@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ from .layout import Layout
 
 PAIRS = ("contract", "batch")  # printed [1]x[0]
 READABLE = 16  # constants of so few elements print as numbers, others as bytes
+
+
+def _symbol(name: str) -> str:
+    """`@name`, in quotes if it is no plain word."""
+    return f"@{name}" if re.fullmatch(r"[\w.$-]+", name) else f"@{json.dumps(name)}"
 
 
 def print_module(module: Module) -> str:
@@ -111,7 +117,7 @@ class _Printer:
             for v, a in zip(body.returns, function.result_attrs, strict=True)
         )
         private = "" if function.public else "private "
-        lines.append(f"func {private}@{function.name}({args}) -> ({results}) {{")
+        lines.append(f"func {private}{_symbol(function.name)}({args}) -> ({results}) {{")
         self.block(body, lines, "  ")
         lines.append("}")
 

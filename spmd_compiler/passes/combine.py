@@ -91,7 +91,10 @@ def _pack(b: Builder, ops: list[Op]) -> dict[Value, Value]:
     first = ops[0]
     b.loc = first.loc
     b.cause = f"{len(ops)} combined; {first.attrs.get('cause', '')}"
-    return _PACK[first.name](b, ops, first.attrs["axes"])
+    made = _PACK[first.name](b, ops, first.attrs["axes"])
+    for old, new in made.items():
+        new.layout = old.layout  # of a result of the program
+    return made
 
 
 def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
