@@ -1,0 +1,109 @@
+"""Relayouts between any two layouts: right, lean, and never larger than the larger end."""
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spmd_compiler as spmd
+from spmd_compiler.ir.layout import Layout, local_type
+from spmd_compiler.ir.types import TensorType
+from spmd_compiler.passes.relayout import plan
+
+MESHES = [
+    spmd.create_mesh([("a", 8)]),
+    spmd.create_mesh([("a", 4), ("b", 2)]),
+    spmd.create_mesh([("a", 2), ("b", 2), ("c", 2)]),
+]
+
+
+@st.composite
+def layouts(draw, mesh, rank, partial=False):
+    """Each axis on a dim, on none, or (if `partial`) a partial sum."""
+    dims: list[list[str]] = [[] for _ in range(rank)]
+    sums = {}
+    for axis in draw(st.permutations(mesh.axis_names)):
+        place = draw(st.integers(-2 if partial else -1, rank - 1))
+        if place >= 0:
+            dims[place].append(axis)
+        elif place == -2:
+            sums[axis] = "sum"
+    return spmd.Layout([tuple(d) or None for d in dims], mesh, partial=sums)
+
+
+@st.composite
+def cases(draw, sizes):
+    mesh = draw(st.sampled_from(MESHES))
+    shape = tuple(draw(st.lists(st.sampled_from(sizes), min_size=1, max_size=3)))
+    chain = [draw(layouts(mesh, len(shape), partial=i == 1)) for i in range(3)]
+    return mesh, shape, chain
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases(sizes=[1, 3, 5, 8, 12]))
+def test_values_survive(case):
+    """Through any layouts, uneven and partial ones too, and back."""
+    mesh, shape, chain = case
+
+    def f(x):
+        for layout in chain:
+            x = spmd.relayout(x, layout)
+        return x
+
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+    whole = spmd.Layout([None] * len(shape), mesh)
+    np.testing.assert_array_equal(spmd.spmd_jit(f, mesh=mesh, out_layouts=whole)(x), x)
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases(sizes=[8, 16, 32]))
+def test_no_step_is_larger_than_the_larger_end(case):
+    mesh, shape, (source, _, target) = case
+    type = TensorType(shape, "f32")
+    source, target = source.ir, target.ir
+    bound = max(local_type(type, x, mesh).nbytes for x in (source, target))
+    at = source
+    for step in plan(type, source, target, mesh).steps:
+        assert local_type(type, step.target, mesh).nbytes <= bound, step
+        at = step.target
+    assert local_type(type, at, mesh) is local_type(type, target, mesh)
+
+
+AB = MESHES[1]
+KIB = 64 * 64 * 4
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "kinds", "sent"),
+    [
+        ((("a",), ()), ((), ()), ["all_gather"], KIB * 3 / 4),
+        (((), ()), (("a",), ()), [], 0),
+        ((("a",), ()), ((), ("a",)), ["all_to_all"], KIB / 4 * 3 / 4),
+        ((("a", "b"), ()), (("b", "a"), ()), ["collective_permute"], KIB / 8),
+        ((("a", "b"), ()), (("a",), ("b",)), ["all_to_all"], KIB / 8 / 2),
+        ((("a",), ("b",)), ((), ("b",)), ["all_gather"], KIB / 2 * 3 / 4),
+        ((("a", "b"), ()), ((), ()), ["all_gather"], KIB * 7 / 8),
+        ((("a",), ()), (("b",), ()), ["collective_permute", "all_gather"], KIB / 8 + KIB * 3 / 8),
+    ],
+)
+def test_plans(source, target, kinds, sent):
+    def put(dims):
+        return spmd.Layout([d or None for d in dims], AB)
+
+    step = spmd.spmd_jit(lambda x: x + 0, mesh=AB, in_layouts=put(source), out_layouts=put(target))
+    lowered = step.lower(jax.ShapeDtypeStruct((64, 64), np.float32))
+    found = lowered.collectives()
+    assert [c.kind for c in found] == kinds
+    assert lowered.comm_bytes() == sent
+
+
+def test_partials_are_scattered_where_the_sum_is_wanted_in_shards():
+    def kinds(target):
+        type = TensorType((64, 64), "f32")
+        source = Layout(((), ()), (("a", "sum"),))
+        return [s.kind for s in plan(type, source, target, AB).steps]
+
+    assert kinds(Layout(((), ()))) == ["all_reduce"]
+    assert kinds(Layout((("a",), ()))) == ["reduce_scatter"]
+    assert kinds(Layout((("b", "a"), ()))) == ["slice", "reduce_scatter"]
