@@ -1,0 +1,60 @@
+"""A fixed share of the long sweeps, `make conformance` and `make zoo`, for every run of the tests."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh
+
+import spmd_compiler as spmd
+from benchmarks import hlo, zoo
+from benchmarks.conformance import load_cases, sweep
+from benchmarks.conformance_spmd import spmd_check
+
+SLACK = 1.05  # of the bytes that a good program sends
+
+
+def test_harnesses():
+    report = sweep(load_cases(limit=120, seed=7), lambda case: spmd_check(case, seed=0))
+    assert not report.failures
+    assert report.counts["same result"] > 100
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv_spatial_fwd",
+        "cumsum_sharded_dim",
+        "dynamic_slice_sharded",
+        "embed_xent_train",
+        "fsdp_mlp_train",
+        "grad_accum_dp_train",
+        "kv_decode_heads",
+        "lm_fsdp_train_scan_hint",
+        "lstm_dp_train",
+        "mlp_megatron_train",
+        "moe_top2_fwd",
+        "reshard_row_to_col",
+        "roll_by_1",
+        "topk_sharded_dim",
+    ],
+)
+def test_zoo(name):
+    case = zoo.CASES[name]
+    built = case.build()
+    sizes = [n for _, n in case.mesh]
+    mesh = Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), [a for a, _ in case.mesh])
+    step = spmd.spmd_jit(
+        lambda *args: built.fn(*args),
+        mesh=spmd.Mesh.from_jax(mesh),
+        in_layouts=built.in_specs,
+        out_layouts=built.out_specs,
+    )
+    with zoo.hints_on(mesh):
+        compiled = step.lower(*built.args).compile()
+    wanted = jax.tree.leaves(jax.jit(lambda *args: built.fn(*args))(*built.args))
+    for got, want in zip(jax.tree.leaves(compiled(*built.args)), wanted, strict=True):
+        want = np.asarray(want)
+        np.testing.assert_allclose(got, want, rtol=0, atol=built.tol * np.abs(want).max(initial=1e-30))
+    assert hlo.report(compiled, mesh=case.mesh)["bytes"] <= SLACK * built.good
