@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 
-from .forced import free_exchanges
+from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
 few = settings(max_examples=20, deadline=None)
@@ -31,7 +31,7 @@ def test_any_dims(data, axes, kind, forced):
     spec, out = data.draw(spec_of(3, axes, (0, 1, 2))), data.draw(spec_of(3, axes, (0, 1, 2)))
     fun = lambda x: KINDS[kind](x, axes=dims)  # noqa: E731
     if forced:
-        with free_exchanges("fft"):
+        with spread_out("fft"):
             run(fun, [x], axes, [spec], out=out, tolerance=1e-3)
     else:
         run(fun, [x], axes, [spec], out=out, tolerance=1e-3)

@@ -11,9 +11,10 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 
+from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=40, deadline=None)
+few = settings(max_examples=20, deadline=None)
 meshes = st.sampled_from(MESHES)
 INDEX_TYPES = ["int32", "uint32", "int8", "uint8", "int16"]
 
@@ -36,7 +37,9 @@ def test_slice(data, axes, dtype):
     start = start_of(data, n)
     starts = [start, start_of(data, m).astype(start.dtype)]
     x = np.asarray(jnp.asarray(sample(n, m) * 3, dtype))
-    run(lambda x, i, j: lax.dynamic_slice(x, (i, j), sizes), [x, *starts], axes, [spec, P(), P()], out=out)
+    fun = lambda x, i, j: lax.dynamic_slice(x, (i, j), sizes)  # noqa: E731
+    with spread_out("dynamic_slice"):
+        run(fun, [x, *starts], axes, [spec, P(), P()], out=out)
 
 
 @few
@@ -49,13 +52,9 @@ def test_update(data, axes, dtype):
     start = start_of(data, n)
     starts = [start, start_of(data, m).astype(start.dtype)]
     x, u = (np.asarray(jnp.asarray(sample(*s) * 3, dtype)) for s in ((n, m), sizes))
-    run(
-        lambda x, u, i, j: lax.dynamic_update_slice(x, u, (i, j)),
-        [x, u, *starts],
-        axes,
-        [spec, of_update, P(), P()],
-        out=spec,
-    )
+    fun = lambda x, u, i, j: lax.dynamic_update_slice(x, u, (i, j))  # noqa: E731
+    with spread_out("dynamic_update_slice"):
+        run(fun, [x, u, *starts], axes, [spec, of_update, P(), P()], out=spec)
 
 
 LEAN = {

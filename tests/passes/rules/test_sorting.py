@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 
-from .forced import free_exchanges
+from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
 few = settings(max_examples=12, deadline=None)
@@ -33,7 +33,7 @@ def test_sort(data, axes, dtype, alike):
     n = data.draw(st.integers(2, 300))
     x = numbers(n, dtype, alike)
     descending = data.draw(st.booleans())
-    with free_exchanges("sort"):
+    with spread_out("sort"):
         lowered = run(lambda x: jnp.sort(x, descending=descending), [x], axes, [whole(axes)], out=whole(axes))
     assert not gathered(lowered)
 
@@ -47,7 +47,7 @@ def test_several_operands(data, axes):
     x, y = np.round(sample(n)), np.round(sample(n)[::-1]).astype(np.int8)
     spec = whole(axes)
     fun = lambda x, y, z: lax.sort((x, y, z), num_keys=keys)  # noqa: E731
-    with free_exchanges("sort"):
+    with spread_out("sort"):
         run(fun, [x, y, np.arange(n)], axes, [spec] * 3, out=spec)
 
 
@@ -58,7 +58,7 @@ def test_batched(data, axes, dim):
     x = np.round(sample(*shape) * 3)
     spec = data.draw(spec_of(3, axes, (0, 1, 2)))
     out = data.draw(spec_of(3, axes, (0, 1, 2)))
-    with free_exchanges("sort"):
+    with spread_out("sort"):
         run(lambda x: jnp.argsort(x, axis=dim), [x], axes, [spec], out=out)
 
 
