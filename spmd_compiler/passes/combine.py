@@ -26,6 +26,8 @@ def combine_collectives(block: Block, mesh: Mesh) -> None:
     groups = list(_groups(block))
     if not groups:
         return
+    # at one place, the group of the op that is there comes last: it may need what the others make
+    groups.sort(key=lambda g: g[0] < len(block.ops) and block.ops[g[0]] in g[1])
     renamed: dict[Value, Value] = {}
     packed: dict[int, list[Op]] = {}
     gone: set[Op] = set()
@@ -61,10 +63,12 @@ def _groups(block: Block) -> Iterator[tuple[int, list[Op]]]:
         for v in op.results:
             defined[v] = i
     end = len(block.ops)
-    for op in block.ops:
-        key = _key(op)
+    keys = [_key(op) for op in block.ops]
+    moved = {op.results[0] for op, key in zip(block.ops, keys, strict=True) if key is not None}
+    for i, (op, key) in enumerate(zip(block.ops, keys, strict=True)):
         if key is not None:
-            ready = defined.get(op.operands[0], -1) + 1
+            # what a collective that moves itself makes is there when it is used, and no sooner
+            ready = i if op.operands[0] in moved else defined.get(op.operands[0], -1) + 1
             waiting.setdefault(key, []).append((used.get(op.results[0], end), ready, op))
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])

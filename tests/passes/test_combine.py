@@ -1,0 +1,26 @@
+"""Collectives that are packed together stay behind what they need."""
+
+from spmd_compiler import ir
+from spmd_compiler.ir.verify import verify
+from spmd_compiler.passes.combine import combine_collectives
+
+CHAINS = """mesh {a=2, b=2}
+func @main(%x: f32[4] {-}, %y: f32[8] {-}, %z: f32[2] {-}) -> (f32[4] {-}, f32[8] {-}, f32[2] {-}) {
+  %u: f32[4] = all_reduce(%x) axes=["b"] kind="sum"
+  %0: f32[4] = all_reduce(%x) axes=["a"] kind="sum"
+  %w: f32[2] = negate(%z)
+  %1: f32[4] = all_reduce(%0) axes=["b"] kind="sum"
+  %2: f32[8] = all_reduce(%y) axes=["b"] kind="sum"
+  %3: f32[2] = all_reduce(%w) axes=["a"] kind="sum"
+  %4: f32[4] = add(%1, %u)
+  return %4, %2, %3
+}
+"""
+
+
+def test_a_collective_of_a_collective():
+    module = ir.parse(CHAINS)
+    combine_collectives(module.main.body, module.mesh)
+    verify(module)
+    kept = [op.attrs["axes"] for op in module.walk() if op.name == "all_reduce"]
+    assert kept == [("a",), ("b",)]
