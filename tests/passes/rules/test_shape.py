@@ -130,3 +130,13 @@ def test_infinities_pass():
     step = spmd.spmd_jit(lambda x: x[2:4], mesh=spmd.create_mesh(EIGHT), in_layouts=(P("a"),))
     got = np.asarray(step(x))
     assert np.isinf(got[0]) and np.isnan(got[1])
+
+
+def test_concatenation_of_crops():
+    """Negative pads of different arrays, joined: a partitioner may try to make one pad of them."""
+
+    def fun(x, y):
+        left = lax.pad(x, np.float32(0), ((-2, 0, 0), (0, 0, 0)))
+        return jnp.concatenate([left, lax.pad(y, np.float32(0), ((0, -3, 0), (0, 0, 0)))])
+
+    run(fun, [sample(13, 4), sample(9, 4) + 1], (("a", 4),), [P("a"), P("a")], out=P("a"))
