@@ -41,7 +41,9 @@ def sort(op: Op) -> Rule:
         back, more = moves_price(window_moves(shards, rows, _own(outs[0].shape[d], size)), row)
         return sent + back, messages + more * n
 
-    along = [Strategy((d,) * n, (d,) * n, d, exchange)] if size > 1 else []
+    # where equal elements may come in any order, it is the order that the backend gives them on one device
+    exact = op.attrs.get("is_stable") or not positions
+    along = [Strategy((d,) * n, (d,) * n, d, exchange)] if size > 1 and exact else []
     result = tuple(None if i == d else i for i in dims)
     return factored([dims] * n, [result] * n, shape, _expand, whole=[d], extra=along, work=work)
 
