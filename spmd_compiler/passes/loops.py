@@ -152,7 +152,8 @@ def assign_branches(engine: Engine, op: Op) -> None:
 
 def assign_manual(engine: Engine, op: Op) -> None:
     """A region written per device: operands and results have the layouts that its author gave."""
-    choice = Choice(op.attrs["in_layouts"], op.attrs["out_layouts"])
+    demands, results = (tuple(map(engine.given, op.attrs[k])) for k in ("in_layouts", "out_layouts"))
+    choice = Choice(demands, results)  # type: ignore[arg-type]
     engine.choices[op] = choice
     for value, layout in zip(op.operands, choice.demands, strict=True):
         engine.want(value, layout)

@@ -38,9 +38,9 @@ class Propagate:
     def __call__(self, module: Module) -> Module:
         main = module.main
         engine = Engine(module)
-        wanted = [attrs.get("layout") for attrs in main.result_attrs]
+        wanted = [engine.given(attrs.get("layout")) for attrs in main.result_attrs]
         for value in main.body.args:
-            engine.layouts[value] = value.layout or Layout.replicated(value.type.rank)
+            engine.layouts[value] = engine.given(value.layout) or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
         engine.forward(main.body)
@@ -103,6 +103,10 @@ class Engine(Assignment):
             if op.regions:
                 self._scalar_region(op)
 
+    def given(self, layout: Layout | None) -> Layout | None:
+        """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""
+        return layout and layout.drop([a for a in layout.axes if self.mesh.axis_size(a) == 1])
+
     def _others(self, value: Value) -> tuple[Layout, ...]:
         users = self.demands.get(value)
         if not users:
@@ -112,7 +116,7 @@ class Engine(Assignment):
 
     def _fixed(self, op: Op) -> None:
         """A relayout that the user wrote: its layout is given."""
-        layout = op.results[0].layout
+        layout = self.given(op.results[0].layout)
         assert layout is not None
         if opened := op.attrs.get("open"):
             layout = _fill_open(layout, self.layouts[op.operands[0]], opened)

@@ -1,7 +1,5 @@
 """Exported collectives: which devices they join, in which order, and what each device receives."""
 
-import os
-
 import jax
 import jax.core as core
 import numpy as np
@@ -19,6 +17,7 @@ from spmd_compiler.ir.graph import Block, Function, Module, Op, Value
 from spmd_compiler.ir.groups import device_groups, positions, shift_pairs, transfer_pairs
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.ir.types import TensorType
+from tests.interpreter import evaluate, needs_cores
 
 MESH = Mesh([("a", 4), ("b", 2)])
 # The bits of a device's number that an axis consists of, major to minor: a device is (a1, a0, b0).
@@ -150,32 +149,7 @@ def test_permutes_on_devices():
     np.testing.assert_array_equal(moved, x[[position(d, ("b", "a")) for d in range(8)]])
 
 
-def evaluate(module, arguments):
-    """The results of `main` per device, in the StableHLO interpreter, which runs one device per core."""
-    context = make_context()
-    with context, ir.Location.unknown():
-        _stablehlo.register_interpreter_dialect(context)
-        out = export_module(module, context=context, groups="dense")
-        device = out.body.operations[0]
-        device.attributes["sym_name"] = ir.StringAttr.get("device")
-        kind = ir.FunctionType(ir.TypeAttr(device.attributes["function_type"]).value)
-        n = len(arguments)
-        inputs, outputs = list(kind.inputs) * n, list(kind.results) * n
-        with ir.InsertionPoint(out.body):
-            main = func.FuncOp("main", (inputs, outputs))
-        with ir.InsertionPoint(main.add_entry_block()):
-            programs = ir.ArrayAttr.get([ir.ArrayAttr.get([ir.FlatSymbolRefAttr.get("device")] * n)])
-            parallel = ir.Operation.create(
-                "interpreter.run_parallel", outputs, list(main.arguments), {"programs": programs}
-            )
-            func.ReturnOp(list(parallel.results))
-        data = [ir.DenseElementsAttr.get(np.ascontiguousarray(a)) for a in arguments]
-        results = [np.array(r) for r in _stablehlo.eval_module(out, data)]
-    width = len(kind.results)
-    return [results[i * width : (i + 1) * width] for i in range(n)]
-
-
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the interpreter needs a core per device")
+@needs_cores
 def test_interpreter_runs_dense_groups():
     x = np.array([[1, 2], [30, 40]], np.float32)
     mesh = Mesh([("a", 2), ("b", 1)])
@@ -186,7 +160,7 @@ def test_interpreter_runs_dense_groups():
         Op("axis_index", [], [index], {"axes": ("b", "a")}),
     ]
     module = Module(mesh, {"main": Function("main", Block([value], ops, [total, index]))})
-    results = evaluate(module, list(x))
+    results = evaluate(module, [[row] for row in x])
     for device, (row, place) in enumerate(results):
         np.testing.assert_array_equal(row, [31, 42])
         assert place == device
