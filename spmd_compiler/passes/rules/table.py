@@ -11,6 +11,7 @@ from typing import Any
 from ...ir.graph import Op, Value
 from ..builder import Builder
 from . import (
+    approx_top_k,
     batched,
     convolution,
     dot,
@@ -72,6 +73,8 @@ def replicated(op: Op) -> Rule:
 def _make(op: Op, scalars: Scalars) -> Rule:
     if op.name == "custom_call" and batched.is_batched_call(op):
         return batched.batched_call(op)
+    if op.name == "custom_call" and approx_top_k.is_approx_top_k(op):
+        return approx_top_k.approx_top_k(op)
     make = TABLE.get(op.name)
     if make is None:
         return replicated(op)

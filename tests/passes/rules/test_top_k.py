@@ -53,3 +53,23 @@ def test_candidates_travel_only(spec):
     lowered = step.lower(x)
     assert not gathered(lowered)
     assert lowered.comm_bytes() <= 7 * 64 * 8 * 8
+
+
+@few
+@given(st.data(), st.sampled_from(MESHES), st.integers(0, 1), st.booleans())
+def test_approximate(data, axes, dim, aggregate):
+    """On CPU it is exact."""
+    shape = data.draw(st.tuples(st.integers(2, 30), st.integers(2, 30)))
+    k = data.draw(st.integers(1, shape[dim]))
+    spec = data.draw(spec_of(2, axes, (0, 1)))
+    fun = lambda x: lax.approx_max_k(x, k, reduction_dimension=dim, aggregate_to_topk=aggregate)  # noqa: E731
+    run(fun, [sample(*shape)], axes, [spec])
+
+
+def test_approximate_candidates_travel_only():
+    x = sample(4, 8192)
+    step = spmd.spmd_jit(
+        lambda x: lax.approx_min_k(x, 8), mesh=spmd.create_mesh([("a", 8)]), in_layouts=(P(None, "a"),)
+    )
+    jax.tree.map(np.testing.assert_array_equal, step(x), jax.jit(lambda x: lax.approx_min_k(x, 8))(x))
+    assert step.lower(x).comm_bytes() <= 7 * 4 * 8 * 8
