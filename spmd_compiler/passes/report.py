@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..ir.graph import Block, Module, Op
-from ..ir.optable import COLLECTIVES
+from ..ir.graph import Block, Module, Op, Value
+from ..ir.optable import COLLECTIVES, ELEMENTWISE
 from ..ir.trips import trip_count
 from .cost import ring_bytes
 from .rules.table import CONTROL, RuleBook
@@ -49,17 +49,45 @@ def _walk(block: Block, trips: int) -> Iterator[tuple[Op, int]]:
 
 
 def explain(stages: dict[str, Module]) -> str:
-    """One line per collective, then one per op that runs replicated because it has no sharded rule."""
+    """One line per collective, then what is not partitioned: ops without a sharded rule, which run replicated, and ops
+    that read a whole operand on every device because it was gathered for them."""
     lines = [
         f"{c.kind} over {'.'.join(c.axes)}: {c.bytes_per_device:,.0f} bytes x {c.trips}  {c.source}  {c.cause}"
         for c in collectives(stages["optimize"])
     ]
     if notes := stages["import"].attrs.get("notes"):
         lines += [f"note: {line}" for line in notes.split("\n")]
+    return "\n".join([*lines, *_unpartitioned(stages["propagate"])]) or "no collectives, no fallbacks"
+
+
+def _unpartitioned(module: Module) -> Iterator[str]:
     book = RuleBook()
-    for op in stages["propagate"].walk():
+    gathered: dict[Value, Op] = {}
+    for op in module.walk():
+        if op.name == "relayout" and _gathers(op):
+            gathered[op.results[0]] = op
         if op.name in CONTROL or op.name in ("relayout", "return") or not any(v.layout for v in op.results):
             continue
-        if book.rule(op).fallback and any(v.type.size > 1 for v in op.operands):
-            lines.append(f"fallback: {op.name} runs replicated, it has no sharded rule  {op.loc}")
-    return "\n".join(lines) or "no collectives, no fallbacks"
+        if book.rule(op).fallback:
+            if any(v.type.size > 1 for v in op.operands):
+                yield f"fallback: {op.name} runs replicated, it has no sharded rule  {op.loc}"
+        elif op.name not in ELEMENTWISE:
+            for position, value in enumerate(op.operands):
+                if (move := gathered.get(value)) is not None:
+                    source = move.operands[0].layout
+                    yield (
+                        f"gathered: {op.name} reads the whole of operand {position}, {value.type}, on every device: "
+                        f"{source} -> {value.layout}  {op.loc}"
+                    )
+
+
+def _gathers(relayout: Op) -> bool:
+    """Whether a value that was sharded becomes whole on every device."""
+    source, target = relayout.operands[0].layout, relayout.results[0].layout
+    return (
+        source is not None
+        and target is not None
+        and any(source.dims)
+        and not any(target.dims)
+        and not target.partial
+    )
