@@ -1,4 +1,5 @@
-"""merge_moves: chains of slices, pads and concatenations become one op each, and pads join the windows that read them.
+"""merge_moves: chains of slices, pads and concatenations become one op each, pads join the windows that read them, and
+updates of known windows become pads.
 
 What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
 neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 
 from ..ir.graph import Block, Module, Op, Value, constant
 from ..ir.types import TensorType
-from . import pad_windows
+from . import known_updates, pad_windows
 from .chains import Defs, fill_of, pad_of_pad, pad_of_slice, slice_of_joined, slice_of_pad, slice_of_slice
 from .simplify import drop_unused
 
@@ -179,4 +180,6 @@ _MERGES = {
     "concatenate": _concatenate,
     "reduce_window": pad_windows.reduce_window,
     "convolution": pad_windows.convolution,
+    "dynamic_update_slice": known_updates.dynamic_update_slice,
+    "scatter": known_updates.scatter,
 }
