@@ -20,19 +20,27 @@ _SITE = os.path.dirname(os.path.abspath(jaxlib.__path__[0]))
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # Frames of JAX and of this compiler say nothing about the user's program.
 _INTERNAL = tuple(d + os.sep for d in (os.path.join(_SITE, "jax"), os.path.join(_SITE, "jaxlib"), _PACKAGE))
+# Those of other libraries say less than the line that calls them.
+_LIBRARIES = (_SITE + os.sep, os.path.dirname(os.path.abspath(os.__file__)) + os.sep)
 
 
 def parse_location(text: str) -> Loc:
-    """Reads the text of an MLIR location: the outer name is the scope, the innermost user frame the line."""
+    """Reads the text of an MLIR location: the outer name is the scope, the innermost user frame the line, or the outermost
+    one of a library that no user frame is recorded for."""
     if text == "loc(unknown)":
         return UNKNOWN_LOC
     named = _SCOPE.match(text)
     scope = _unescape(named[1]) if named else ""
+    library = Loc("", 0, scope, 0)
     for frame in _FRAME.finditer(text):
         file = _unescape(frame[1])
-        if not file.startswith(_INTERNAL) and "/jax/_src/" not in file:
-            return Loc(file, int(frame[2]), scope, int(frame[3]))
-    return Loc("", 0, scope, 0)
+        if file.startswith(_INTERNAL) or "/jax/_src/" in file or file.startswith("<frozen "):
+            continue
+        found = Loc(file, int(frame[2]), scope, int(frame[3]))
+        if not file.startswith(_LIBRARIES):
+            return found
+        library = found
+    return library
 
 
 def argument_name(text: str) -> str:

@@ -78,7 +78,7 @@ def test_fetch_layout_inside():
         spmd.check_layout(x, LAYOUTS[1])
         y = x * 2
         assert not spmd.is_dtensor(y)
-        with pytest.raises(LayoutError, match="compiler chooses the layout.*relayout"):
+        with pytest.raises(LayoutError, match=r"compiler chooses the layout.*relayout"):
             spmd.fetch_layout(y)
         return y
 
