@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..ir.graph import Block, Module, Op, Value
+from ..ir.graph import UNKNOWN_LOC, Block, Loc, Module, Op, Value
 from ..ir.optable import is_pure, may_merge, reducer_kind
 
 _CALLS = {"call": "callee", "composite": "decomposition"}
@@ -37,6 +37,7 @@ class _Copier:
     def __init__(self, module: Module):
         self.module = module
         self.env: dict[Value, Value] = {}
+        self.caller = UNKNOWN_LOC  # of the calls that are being copied, the innermost that has a line
 
     def function(self, body: Block) -> Block:
         return self.block(body, {}, keep_layouts=True)
@@ -59,7 +60,9 @@ class _Copier:
             if callee is not None:
                 body = self.module.functions[op.attrs[callee]].body
                 env.update(zip(body.args, operands, strict=True))
+                outer, self.caller = self.caller, op.loc if op.loc.file else self.caller
                 self.copy(body.ops, ops, known)
+                self.caller = outer
                 env.update(zip(op.results, [env.get(v, v) for v in body.returns], strict=True))
                 continue
             key = self.key(op, operands)
@@ -71,7 +74,10 @@ class _Copier:
             shared = known_inside(op, known) if op.regions else {}
             regions = tuple(self.block(r, shared) for r in op.regions)
             env.update(zip(op.results, results, strict=True))
-            ops.append(Op(op.name, operands, results, op.attrs, regions, op.loc))
+            loc = op.loc
+            if not loc.file and self.caller.file:  # JAX's own functions are not the user's lines, their calls are
+                loc = Loc(self.caller.file, self.caller.line, loc.scope, self.caller.column)
+            ops.append(Op(op.name, operands, results, op.attrs, regions, loc))
             if key is not None:
                 known[key] = results
 
