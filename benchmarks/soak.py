@@ -1,13 +1,17 @@
 """Many steps with collectives on virtual CPU devices, without waiting for any: must not deadlock.
 
 JAX 0.10.2 does, and aborts, when more programs are in flight than its thread pool has threads; see
-`spmd_compiler.configure_virtual_cpus`. Run: `python -m benchmarks.soak [--steps 10000] [--devices 8]`.
+`spmd_compiler.configure_virtual_cpus`. Run: `python -m benchmarks.soak [--steps 10000] [--devices 8]`. Writes
+`benchmarks/results/soak-jax<version>.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
+from importlib.metadata import version
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +37,14 @@ def main() -> None:
     x = jax.device_put(
         jnp.ones((8 * options.devices, 32)), spmd.Layout.batch_sharded(mesh, "batch", 2).to_jax()
     )
+    (sent,) = step.lower(w, x).collectives()
+    lines = [
+        f"{options.devices} devices on {os.cpu_count()} cores, {options.steps:,} steps without waiting for any; each step "
+        f"has one {sent.kind}.",
+        "",
+        "| steps | seconds | microseconds a step |",
+        "|---|---|---|",
+    ]
     for name, chained in (("each from the last", True), ("all from the first", False)):
         start, state = time.perf_counter(), w
         for _ in range(options.steps):
@@ -40,9 +52,12 @@ def main() -> None:
             state = out if chained else state
         jax.block_until_ready(out)
         seconds = time.perf_counter() - start
-        print(
-            f"{options.steps} steps, {name}: {seconds:.1f} s, {seconds / options.steps * 1e6:.0f} us a step"
-        )
+        lines.append(f"| {name} | {seconds:.1f} | {seconds / options.steps * 1e6:.0f} |")
+    text = "\n".join(lines) + "\n"
+    print(text)
+    path = Path(__file__).resolve().parent / "results" / f"soak-jax{version('jax')}.md"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
 
 
 if __name__ == "__main__":
