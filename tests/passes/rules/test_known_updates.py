@@ -22,6 +22,8 @@ HOW = ["set", "add", "multiply", "min", "max"]
     st.data(), st.sampled_from(MESHES), st.sampled_from(HOW), st.sampled_from(["float32", "int32", "bool"])
 )
 def test_windows(data, axes, how, dtype):
+    if dtype == "bool" and how in ("add", "multiply"):
+        dtype = "int8"  # JAX has these for numbers only
     n, m = data.draw(st.integers(2, 23)), data.draw(st.integers(2, 9))
     k, j = data.draw(st.integers((n + 1) // 2, n)), data.draw(st.integers(1, m))
     start, column = data.draw(st.integers(0, n - k)), data.draw(st.integers(0, m - j))
