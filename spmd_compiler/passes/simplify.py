@@ -75,7 +75,9 @@ class _Copier:
             regions = tuple(self.block(r, shared) for r in op.regions)
             env.update(zip(op.results, results, strict=True))
             loc = op.loc
-            if not loc.file and self.caller.file:  # JAX's own functions are not the user's lines, their calls are
+            if (
+                not loc.file and self.caller.file
+            ):  # JAX's own functions are not the user's lines, their calls are
                 loc = Loc(self.caller.file, self.caller.line, loc.scope, self.caller.column)
             ops.append(Op(op.name, operands, results, op.attrs, regions, loc))
             if key is not None:
