@@ -99,9 +99,8 @@ class SpmdFunction:
         try:
             return self._dispatch(*args, **kwargs)
         except (ValueError, RuntimeError):
-            if self._signature.donated_nums or self._signature.donated_names:
-                call = self._signature.bind(args, kwargs)
-                check_donations(call.leaves, call.paths, call.donated)
+            call = self._signature.bind(args, kwargs)  # raises for statics without a hash
+            check_donations(call.leaves, call.paths, call.donated)
             raise
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

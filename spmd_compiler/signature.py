@@ -116,9 +116,18 @@ class Signature:
         return self.names[slot] if slot < len(self.names) else f"args[{slot}]"
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        """A call's arguments, sorted into static and others. Raises ArgumentError for a static one without a hash."""
         slots: list[tuple[Slot, Any]] = [*enumerate(args), *((k, kwargs[k]) for k in sorted(kwargs))]
         dynamic = [(k, v) for k, v in slots if not self.is_static(k)]
         statics = tuple((k, v) for k, v in slots if self.is_static(k))
+        for slot, value in statics:
+            try:
+                hash(value)
+            except TypeError:
+                raise ArgumentError(
+                    f"{self.fun_name}: static argument {self.slot_name(slot)!r} is a {type(value).__name__}, which has no "
+                    "hash; programs are kept by the values of their static arguments, so give a tuple or a frozen dataclass"
+                ) from None
         values = tuple(v for _, v in dynamic)
         leaves, tree = jax.tree.flatten(values)
         return Call(self, len(args), tuple(k for k, _ in dynamic), leaves, tree, statics, values)

@@ -235,8 +235,10 @@ def _entry(functions: dict[str, Function]) -> str:
         return "main"
     public = [f.name for f in functions.values() if f.public]
     if len(public) != 1:
-        names = ", ".join(public)
-        raise SpmdError(f"the module has no function @main, and {len(public)} public ones: {names}")
+        names = f": {', '.join(public)}" if public else ""
+        raise SpmdError(
+            f"the module has no function @main, and {len(public)} public ones{names}; name the one to compile @main"
+        )
     return public[0]
 
 

@@ -67,6 +67,7 @@ class _Parser:
         self.end = 0
         self.kind, self.token = "", ""
         self.values: dict[str, Value] = {}
+        self.mesh = Mesh([])
         self.advance()
 
     # ------------------------------------------------------------------------------------------ scanning
@@ -124,7 +125,7 @@ class _Parser:
             axes.append((name, self.integer()))
             self.take(",")
         try:
-            mesh = Mesh(axes)
+            mesh = self.mesh = Mesh(axes)
         except ValueError as error:
             self.fail(str(error))
             raise AssertionError from None
@@ -212,12 +213,18 @@ class _Parser:
     def layout(self) -> Layout | None:
         if self.token != "{" or not _LAYOUT.match(self.text, self.at):
             return None
+        place = self.at, self.end, self.kind, self.token
         text = self.matched(_LAYOUT, "a layout")[0]
         try:
-            return parse_layout(text)
+            layout = parse_layout(text)
         except ParseError as error:
             self.fail(str(error))
             raise AssertionError from None
+        for axis in layout.axes:
+            if axis not in self.mesh:
+                self.at, self.end, self.kind, self.token = place
+                self.fail(f"layout {layout}: {self.mesh} has no axis {axis!r}")
+        return layout
 
     def block(self, args: list[Value]) -> Block:
         ops: list[Op] = []

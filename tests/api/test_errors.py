@@ -119,6 +119,56 @@ CASES = {
         ParseError,
         r"line 2, column \d+",
     ),
+    "axis of IR text": (
+        lambda: spmd.ir.parse("mesh {a=2}\nfunc @main(%x: f32[2] {z}) -> () {\n  return\n}"),
+        ParseError,
+        r"line 2, column 23: layout \{z\}: .*has no axis 'z'",
+    ),
+    "value of IR text": (
+        lambda: spmd.ir.parse("mesh {a=2}\nfunc @main(%x: f32[2] {-}) -> (f32[2] {-}) {\n  return %y\n}"),
+        ParseError,
+        r"line 3, column 10: .*not defined before, found '%y'",
+    ),
+    "value of StableHLO text": (
+        lambda: spmd.from_stablehlo(
+            "module {\n func.func @main(%x: tensor<2xf32>) -> tensor<2xf32> {\n  return %y : tensor<2xf32> }}"
+        ),
+        ParseError,
+        r"line 3, column 10: use of undeclared SSA value",
+    ),
+    "type of StableHLO text": (
+        lambda: spmd.from_stablehlo(
+            "module {\n func.func @main(%x: tensor<2xf32>) -> tensor<3xf32> {\n  return %x : tensor<2xf32> }}"
+        ),
+        ParseError,
+        "line 3, column 3: type of return operand 0",
+    ),
+    "StableHLO without main": (
+        lambda: spmd.from_stablehlo("module {}"),
+        SpmdError,
+        "no function @main, and 0 public ones; name the one",
+    ),
+    "static without a hash": (
+        run(lambda x, n: x * n[0], (X, [1]), static_argnums=1),
+        ArgumentError,
+        "static argument 'n' is a list, which has no hash.*tuple",
+    ),
+    "static argument that isn't there": (
+        run(static_argnames="q"),
+        ArgumentError,
+        "no parameter of that name",
+    ),
+    "donated argument that isn't there": (run(donate_argnums=3), ArgumentError, "donate_argnums=3: .* has 1"),
+    "donated static argument": (
+        run(lambda x, n: x * n, (X, 3), static_argnums=1, donate_argnums=1),
+        ArgumentError,
+        "'n' is static and can't be donated",
+    ),
+    "prefix of results": (
+        run(lambda x: {"y": x}, out_layouts={"z": P("a")}),
+        ArgumentError,
+        r"out_layouts.*lacks \['y'\]; it has \['z'\] too many",
+    ),
     "StableHLO text": (
         lambda: spmd.from_stablehlo("module {\n func.func @main(%x: tensor<2xf32) { return }\n}"),
         ParseError,
