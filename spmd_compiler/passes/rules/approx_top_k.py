@@ -1,5 +1,8 @@
 """The custom call `ApproxTopK` (`jax.lax.approx_max_k`): the other dims are batch. Along a sharded dim each device finds its
-own candidates, which are gathered and reduced once more, where the result has exactly k of them."""
+own candidates, which are gathered and reduced once more, where the result has exactly k of them.
+
+Where XLA has no approximate algorithm it sorts (`is_fallback`), and but for f32 that sort is not stable: which of equal
+values it returns only the whole dim can tell."""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ def approx_top_k(op: Op) -> Rule:
         return (shards - 1) * sum(t.nbytes for t in outs) * min(k, ins[0].shape[d]) / k, n
 
     extra: list[Strategy] = []
-    if _field(op, "aggregate_to_topk") == "true" and shape[d] > 1:
+    ordered = _field(op, "is_fallback") == "false" or op.operands[0].type.dtype == "f32"
+    if _field(op, "aggregate_to_topk") == "true" and shape[d] > 1 and ordered:
         extra.append(Strategy(((d,) * n) + (R,) * n, (R,) * n, d, exchange))
     result = tuple(None if i == d else i for i in dims)
     work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
