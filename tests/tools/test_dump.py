@@ -110,8 +110,24 @@ def test_why(program, dump):
     told = dump(f"{program}:step", "--why", name)
     assert "x: on dim 0" in told
     assert "y: on dim 1" in told
-    assert "argument %w: f32[8,8] {-,y}" in told
+    assert "%w: f32[8,8] {-,y}" in told
+    assert "argument %w: the layout given or chosen for it" in told
     assert "no value is called %nope" in dump(f"{program}:step", "--why", "%nope")
+
+
+def test_why_names_the_result_that_wants_it(tmp_path, dump):
+    file = tmp_path / "wish.py"
+    file.write_text(
+        """
+import jax, jax.numpy as jnp, spmd_compiler as spmd
+mesh = spmd.create_mesh({"x": 4}, abstract=True)
+step = spmd.spmd_jit(lambda w: jnp.cumsum(w, 1) @ w, mesh=mesh, out_layouts=spmd.Layout(["x", None], mesh))
+step_args = (jax.ShapeDtypeStruct((8, 8), jnp.float32),)
+"""
+    )
+    text = dump(f"{file}:step", "--stage", "propagate")
+    name = next(line for line in text.splitlines() if "= dot_general(" in line).split(":")[0].strip()
+    assert "result 0 leaves so" in dump(f"{file}:step", "--why", name)
 
 
 def test_page(program, dump, tmp_path):
