@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from .relayout_steps import Step
 
 MESSAGE = 4096.0  # bytes that one more collective weighs: what a link sends while one starts
-WORK = 1e-3  # bytes that touching one byte of memory weighs: memory is far faster than a link, and most touches fuse
-FLOP = 5e-4  # bytes that one floating point operation weighs: a chip does some 2,000 while it sends a byte
+WORK = 5e-3  # bytes that touching one byte of memory weighs: memory is far faster than a link, and most touches fuse
+FLOP = 1e-2  # bytes that one floating point operation weighs: a small step reaches a fraction of a chip's peak
 
 
 def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:

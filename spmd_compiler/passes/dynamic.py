@@ -34,6 +34,7 @@ Others = int | tuple[Layout, ...]  # how many users share a value's cost, or wha
 Node = (
     Op | tuple[Op, int]
 )  # what is decided: how an op runs; the layout of a loop's carry, or of a branch's result
+LOOPS = ("while", "case", "if")
 FIXED = ("manual_computation", "relayout")
 
 
@@ -110,8 +111,10 @@ class _Pass:
         self.tables: dict[Value, Table] = {}
         self.plan: list[_Row | _Enter | _Leave] = []
         self.chosen: dict[Node, Any] = {}
+        self.wished: set[Value] = set()  # what something further on wants, or is made of, on the axis
 
     def run(self) -> float:
+        self.wish(self.block)
         for v in self.block.args:
             self.tables[v] = self.memory.table({self.engine.layouts[v]: 0.0})
         self.forward(self.block, 1)
@@ -123,6 +126,19 @@ class _Pass:
             else:
                 self.enter(row)
         return sum([self.take(group) for group in self.components()])
+
+    def wish(self, block: Block) -> None:
+        """Walks back from where the axis is wanted: all that leads there may be shared over it, from its start."""
+        wished, demands, axis = self.wished, self.engine.demands, self.axis
+        for op in reversed(block.ops):
+            if not wished.isdisjoint(op.results) or any(
+                [axis in x.axes for v in op.results for x in demands.get(v, ())]
+            ):
+                wished.update(op.results, op.operands)
+                for region in op.regions if op.name in LOOPS else ():
+                    wished.update(region.args, region.returns)
+            for region in op.regions if op.name in LOOPS else ():
+                self.wish(region)
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block, weight: int) -> None:
@@ -219,7 +235,7 @@ class _Pass:
         if layout.blocks or layout.has_pieces or not isinstance(type, TensorType):
             return [layout]
         places = {x.placement[axis] for x in seen if axis in x.axes}
-        if not places:
+        if not places and op.results[i] not in self.wished:
             return [layout]
         found: dict[Layout, None] = {layout: None, layout.drop((axis,)): None}
         for place in (*range(type.rank), *sorted(p for p in places if isinstance(p, str))):
@@ -242,12 +258,11 @@ class _Pass:
         new_wants, demands = self.new_wants, self.engine.demands
         for v, own in zip(op.operands, self.engine.choices[op].demands, strict=True):
             users = new_wants.get(v) or demands[v]
-            if users[own] > 1:
-                found.append(tuple(users))
-            elif len(users) == 1:
+            if len(users) == 1 and users[own] == 1:
                 found.append(())
-            else:
-                found.append(tuple([x for x in users if x is not own]))
+            else:  # who takes a partial now would take anything
+                same = users[own] > 1
+                found.append(tuple([x for x in users if (same or x is not own) and not x.partial]))
         return tuple(found)
 
     def candidates(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:
@@ -260,7 +275,7 @@ class _Pass:
             kinds = known[ids, self.axis]
         else:
             kinds = known[ids, self.axis] = self.kinds(tables)
-        if kinds is None and not any([self.axis in x.axes for v in op.results for x in self.users(v)]):  # noqa: C419
+        if kinds is None and self.wished.isdisjoint(op.results):
             return (choice,)  # the axis has no business here
         rule = self.engine.book.rule(op)
         candidates = self.memory.candidates

@@ -85,7 +85,7 @@ def test_gradient_of_a_slice():
     x = sample(64, 8)
     fun = jax.grad(lambda x, i: jnp.sum(jnp.sin(lax.dynamic_slice_in_dim(x, i, 5))))
     lowered = run(fun, [x, np.array(30)], (("a", 8),), [P("a"), P()], out=P("a"))
-    assert not gathered(lowered)
+    assert all(c.bytes_per_device <= 5 * 8 * 4 for c in gathered(lowered))  # the window at most, never x
 
 
 def test_roll_by_a_traced_shift():
