@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MESSAGE = 4096.0  # bytes that one more collective weighs: what a link sends while one starts
 WORK = 5e-3  # bytes that touching one byte of memory weighs: memory is far faster than a link, and most touches fuse
-FLOP = 1e-2  # bytes that one floating point operation weighs: a small step reaches a fraction of a chip's peak
+FLOP = 1e-2  # bytes that one floating point operation weighs: most run far below a chip's peak
 
 
 def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:

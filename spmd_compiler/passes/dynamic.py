@@ -131,9 +131,8 @@ class _Pass:
         """Walks back from where the axis is wanted: all that leads there may be shared over it, from its start."""
         wished, demands, axis = self.wished, self.engine.demands, self.axis
         for op in reversed(block.ops):
-            if not wished.isdisjoint(op.results) or any(
-                [axis in x.axes for v in op.results for x in demands.get(v, ())]
-            ):
+            wants = [x for v in op.results for x in demands.get(v, ()) if axis in x.axes]
+            if wants or not wished.isdisjoint(op.results):
                 wished.update(op.results, op.operands)
                 for region in op.regions if op.name in LOOPS else ():
                     wished.update(region.args, region.returns)
