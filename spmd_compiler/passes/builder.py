@@ -172,6 +172,15 @@ class Builder:
             "dynamic_slice", [value, *starts], TensorType(sizes, value.type.dtype), {"slice_sizes": sizes}
         )
 
+    def dynamic_update_slice(self, value: Value, update: Value, dim: int, start: Value) -> Value:
+        """`value` with `update` from `start` on in one dim."""
+        zero = self.index(0)
+        starts = [start if d == dim else zero for d in range(len(value.type.shape))]
+        return self.op("dynamic_update_slice", [value, update, *starts], value.type)
+
+    def modulo(self, value: Value, n: int) -> Value:
+        return self.binary("remainder", value, self.index(n))
+
     def pad(self, value: Value, dim: int, low: int, high: int, fill: Value | None = None) -> Value:
         """Pads one dim (negative: crops); `fill` defaults to zero."""
         if low == 0 and high == 0:
@@ -271,6 +280,9 @@ class Builder:
 
     def permute(self, value: Value, axes: Axes, target_axes: Axes) -> Value:
         return self._collective("collective_permute", value, value.type, axes, target_axes=target_axes)
+
+    def permute_pairs(self, value: Value, axes: Axes, pairs: tuple[tuple[int, int], ...]) -> Value:
+        return self._collective("collective_permute", value, value.type, axes, pairs=pairs)
 
     def _collective(self, name: str, value: Value, type: Type, axes: Axes, **attrs: Any) -> Value:
         return self.op(name, [value], type, {"axes": axes, **attrs, "cause": self.cause})

@@ -17,7 +17,7 @@ from ..ir.types import TensorType
 if TYPE_CHECKING:
     from .relayout_steps import Step
 
-MESSAGE = 4096.0  # bytes that one more collective weighs: what a link sends while one starts
+MESSAGE = 1024.0  # bytes that one more collective weighs: what a link sends while one starts
 WORK = 5e-3  # bytes that touching one byte of memory weighs: memory is far faster than a link, and most touches fuse
 FLOP = 1e-2  # bytes that one floating point operation weighs: most run far below a chip's peak
 
@@ -49,6 +49,8 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
         return touched + MESSAGE + local  # two neighbours exchange at most a block
     if step.kind == "collective_permute":
         return touched + MESSAGE + local
+    if step.kind == "exchange":
+        return 2 * touched + mesh.axes_size(step.axes) * MESSAGE + local
     if step.kind == "all_gather":
         n = mesh.axes_size(step.axes)
         return touched + MESSAGE + (n - 1) * local

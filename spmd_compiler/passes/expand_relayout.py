@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from ..ir.graph import Value
-from ..ir.layout import Layout, local_block, local_type
+from ..ir.layout import Axes, Layout, local_block, local_type
+from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value
 from .halo import Window, fetch_window
 from .relayout import plan
-from .relayout_steps import Step
+from .relayout_steps import Step, permuted_axes
 
 
 def emit_relayout(b: Builder, value: Value, type: Type, source: Layout, target: Layout) -> Value:
@@ -58,7 +63,11 @@ def _emit(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
         value = _whole(b, value, type, source, target, other, axes)
         return _trim(b, b.all_to_all(value, axes, other, dim), type, target, dim)
     if kind == "collective_permute":
-        return _permute(b, value, source, target)
+        return b.permute(value, *permuted_axes(source, target))
+    if kind == "exchange":
+        assert step.between is not None
+        value = _whole(b, value, type, source, step.between, step.other, axes)
+        return _trim(b, _exchange(b, value, type, step), type, step.between, dim)
     assert kind == "reblock", kind
     block = local_block(target, dim, type.shape[dim], b.mesh)
     return fetch_window(b, value, dim, axes, Window(block, 0, block, 0, type.shape[dim]))
@@ -85,10 +94,37 @@ def _whole(
     return b.pad(value, dim, 0, block * b.mesh.axes_size(axes) - value.type.shape[dim])
 
 
-def _permute(b: Builder, value: Value, source: Layout, target: Layout) -> Value:
-    """Blocks move between devices: the k-th block of `source` goes where `target` has its k-th block."""
-    have = [a for axes in source.dims for a in axes]
-    want = [a for axes in target.dims for a in axes]
-    have += [a for a in want if a not in have]
-    want += [a for a in have if a not in want]
-    return b.permute(value, tuple(have), tuple(want))
+def _exchange(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
+    """`value`, its dim `step.other` padded to whole pieces, after the exchange: dim `step.dim` has grown n times."""
+    assert step.between is not None
+    axes, mesh = step.axes, b.mesh
+    n = mesh.axes_size(axes)
+    have, want = permuted_axes(step.between, step.target)
+    behind = mesh.axes_size(have[have.index(axes[-1]) + 1 :])  # devices between neighbours on `axes`
+    piece = local_block(step.between, step.other, type.shape[step.other], mesh)
+    here = b.axis_index(axes)
+    there = b.modulo(b.binary("divide", b.axis_index(want), b.index(behind)), n)
+    shape = list(value.type.shape)
+    block = shape[step.dim]
+    shape[step.dim], shape[step.other] = block * n, piece
+    result = b.constant(0, TensorType(tuple(shape), type.dtype))
+    for j in range(n):
+        to = b.modulo(b.binary("add", here, b.index(j)), n)
+        sent = b.dynamic_slice(value, step.other, b.binary("multiply", to, b.index(piece)), piece)
+        came = b.permute_pairs(sent, have, _pairs(mesh, have, want, behind, n, j))
+        source = b.modulo(b.binary("add", there, b.index(n - j)), n)
+        result = b.dynamic_update_slice(result, came, step.dim, b.binary("multiply", source, b.index(block)))
+    return result
+
+
+def _pairs(
+    mesh: Mesh, have: Axes, want: Axes, behind: int, n: int, shift: int
+) -> tuple[tuple[int, int], ...]:
+    """(sender, receiver) as positions on `have`: to where the block goes that the device `shift` further has."""
+    sizes = {a: mesh.axis_size(a) for a in have}
+    sender = np.arange(math.prod(sizes.values()))
+    at = sender // behind % n
+    neighbour = sender + ((at + shift) % n - at) * behind
+    coordinates = dict(zip(want, np.unravel_index(neighbour, [sizes[a] for a in want]), strict=True))
+    receiver = np.ravel_multi_index([coordinates[a] for a in have], [sizes[a] for a in have])
+    return tuple(zip(sender.tolist(), receiver.tolist(), strict=True))

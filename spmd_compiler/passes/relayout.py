@@ -17,6 +17,7 @@ from ..ir.mesh import Mesh, parse_axis, split_axis
 from ..ir.types import TensorType
 from .cost import step_cost
 from .relayout_direct import direct
+from .relayout_exchange import fuse
 from .relayout_steps import MAX_ATOMS, Step, steps
 
 MAX_STATES = 200  # a search that visits more falls back to resolve, gather, slice
@@ -55,6 +56,12 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     found = direct(type, src, dst, mesh)
     if found is not None:
         return Plan(tuple(found), sum(step_cost(s, type, mesh) for s in found))
+    best = _found(type, src, dst, mesh)
+    steps = fuse(best.steps, type, mesh)
+    return Plan(steps, sum(step_cost(s, type, mesh) for s in steps)) if steps != best.steps else best
+
+
+def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
     atoms = sorted(src.axes | dst.axes)
     primes = [p for a in atoms for p in _prime_pieces(mesh, a)]
     if len(primes) > len(atoms) and len(primes) <= MAX_ATOMS and _needs_pieces(src, dst):

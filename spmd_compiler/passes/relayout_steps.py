@@ -17,9 +17,9 @@ MAX_ATOMS = 5  # more axes than that are not permuted in every way
 class Step(NamedTuple):
     """One step of a plan.
 
-    kind: "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "collective_permute", "slice", "to_partial" or
-    "reblock". `axes` take part; `dim` is the dim gathered or split; for all_to_all the axes leave `dim` and go to
-    `other`. `reduction` is the kind of a partial.
+    kind: "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "collective_permute", "slice", "to_partial",
+    "reblock" or "exchange". `axes` take part; `dim` is the dim gathered or split; for all_to_all the axes leave `dim` and
+    go to `other`. `reduction` is the kind of a partial. An exchange is an all_to_all to `between` and a permute.
     """
 
     kind: str
@@ -29,6 +29,7 @@ class Step(NamedTuple):
     dim: int = -1
     other: int = -1
     reduction: str = ""
+    between: Layout | None = None
 
 
 def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[Step]:
@@ -79,6 +80,14 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
             if want != local_block(src, d, shape[d], mesh):
                 block = 0 if want == block_size(shape[d], mesh.axes_size(axes)) else want
                 yield Step("reblock", axes, src, src.with_dim(d, axes, block), dim=d)
+
+
+def permuted_axes(source: Layout, target: Layout) -> tuple[Axes, Axes]:
+    """The axes of a permute: the device at a position on the first sends to the one at that position on the second."""
+    have = tuple(a for axes in source.dims for a in axes)
+    want = tuple(a for axes in target.dims for a in axes)
+    have += tuple(a for a in want if a not in have)
+    return have, want + tuple(a for a in have if a not in want)
 
 
 def _subsets(axes: Axes) -> Iterator[Axes]:

@@ -84,6 +84,7 @@ KIB = 64 * 64 * 4
         ((("a", "b"), ()), (("a",), ("b",)), ["all_to_all"], KIB / 8 / 2),
         ((("a",), ("b",)), ((), ("b",)), ["all_gather"], KIB / 2 * 3 / 4),
         ((("a", "b"), ()), ((), ()), ["all_gather"], KIB * 7 / 8),
+        ((("a",), ("b",)), (("b",), ("a",)), ["collective_permute"] * 2, KIB / 8),
         ((("a",), ()), (("b",), ()), ["collective_permute", "all_gather"], KIB / 8 + KIB * 3 / 8),
     ],
 )
@@ -107,3 +108,17 @@ def test_partials_are_scattered_where_the_sum_is_wanted_in_shards():
     assert kinds(Layout(((), ()))) == ["all_reduce"]
     assert kinds(Layout((("a",), ()))) == ["reduce_scatter"]
     assert kinds(Layout((("b", "a"), ()))) == ["slice", "reduce_scatter"]
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (64, 60), (61, 64, 3)])
+@pytest.mark.parametrize("swapped", [("b", "a"), (("b", "a"), None), (None, ("b", "a"))])
+def test_axes_that_trade_places(shape, swapped):
+    """In one exchange where it is even, and right in any case."""
+    free = [None] * (len(shape) - 2)
+    source, target = spmd.Layout(["a", "b", *free], AB), spmd.Layout([*swapped, *free], AB)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
+    whole = spmd.Layout([None] * len(shape), AB)
+    step = spmd.spmd_jit(
+        lambda x: spmd.relayout(spmd.relayout(x, source), target), mesh=AB, out_layouts=whole
+    )
+    np.testing.assert_array_equal(step(x), x)
