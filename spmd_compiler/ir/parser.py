@@ -12,6 +12,7 @@ from ..errors import ParseError
 from .graph import UNKNOWN_LOC, Block, Dense, Function, Loc, Module, Op, Raw, Value
 from .layout import Layout
 from .mesh import Mesh
+from .opnames import OP_NAMES, expected_op
 from .types import DTYPES, TOKEN, TensorType, Type, dtype_from_numpy, numpy_dtype
 
 _DIM = re.compile(r"(-|[A-Za-z_][\w.:()]*)(?:@(\d+))?\Z")
@@ -257,9 +258,7 @@ class _Parser:
             self.expect("=")
         else:
             declared = self.values
-        if self.kind != "word":
-            self.fail("expected an op")
-        name = self.advance()
+        name = self.op_name()
         self.expect("(")
         operands: list[Value] = []
         while not self.take(")"):
@@ -287,6 +286,13 @@ class _Parser:
             self.values = inside
         self.values.update(declared)
         return Op(name, operands, results, attrs, tuple(regions), self.location())
+
+    def op_name(self) -> str:
+        if self.kind == "string":
+            return json.loads(self.advance())
+        if self.kind != "word" or self.token not in OP_NAMES:
+            self.fail(expected_op(self.token))
+        return self.advance()
 
     def location(self) -> Loc:
         if self.kind != "loc":

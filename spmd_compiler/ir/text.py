@@ -20,6 +20,7 @@ import numpy as np
 
 from .graph import Block, Dense, Function, Loc, Module, Op, Raw, Value
 from .layout import Layout
+from .opnames import print_op_name
 
 PAIRS = ("contract", "batch")  # printed [1]x[0]
 READABLE = 16  # constants of so few elements print as numbers, others as bytes
@@ -136,7 +137,7 @@ class _Printer:
             self.block(region, body, indent + "  ")
         results = ", ".join(map(self.declared, op.results))
         line = f"{indent}{results} = " if results else indent
-        line += f"{op.name}({operands}){attrs}"
+        line += f"{print_op_name(op.name)}({operands}){attrs}"
         loc = print_loc(op.loc)
         if not body:
             lines.append(line + loc)
