@@ -19,6 +19,7 @@ from .lowered import Lowered
 from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.annotate import Annotate
+from .passes.boundary_tokens import drop_boundary_tokens
 from .passes.pipeline import Options, compile_module
 from .signature import Signature
 
@@ -35,13 +36,16 @@ def from_stablehlo(
 ) -> Lowered:
     """Partitions a StableHLO module, given as text or as an MLIR module, by the annotations in it.
 
-    Honoured: `sdy.mesh` and `sdy.sharding`, `sdy.sharding_constraint`, `sdy.manual_computation`; `mhlo.sharding`
-    strings with their `@Sharding`, `@SPMDFullToShardShape` and `@SPMDShardToFullShape` custom calls.
+    Honoured: `sdy.mesh` and `sdy.sharding`, `sdy.sharding_constraint`, `sdy.manual_computation`, also as the
+    `xla.sdy.*` frontend attributes and custom calls that stand for them; `mhlo.sharding` strings with their
+    `@Sharding`, `@SPMDFullToShardShape` and `@SPMDShardToFullShape` custom calls. What can't be honoured, such as a
+    mesh of fewer devices beside another, is left replicated, and `explain()` says so.
 
     `mesh`: the mesh to use, an `spmd.Mesh` or `jax.sharding.Mesh`; by default the program's own, over the first
     devices, or abstract if there are too few. `in_layouts`, `out_layouts`: one leaf for all or a sequence with one
     per argument and result; a leaf overrides the program's annotation, None keeps it. Where there is neither, the
-    compiler chooses. What runs takes the arguments of `@main` one by one and returns a tuple of its results.
+    compiler chooses. What runs takes the arguments of `@main` one by one and returns a tuple of its results; tokens
+    are left out.
 
     Raises ParseError for malformed text (line and column), LayoutError and MeshError for annotations that do not
     fit their value, and ArgumentError for layouts of the wrong number.
@@ -68,7 +72,9 @@ def from_stablehlo(
 
 def _import(source: Any, mesh: Mesh | None) -> Module:
     try:
-        return Annotate(mesh)(import_module(source, mesh or ir_mesh.Mesh([])))
+        module = import_module(source, mesh or ir_mesh.Mesh([]))
+        drop_boundary_tokens(module)
+        return Annotate(mesh)(module)
     except AnnotationError as error:
         text = source if isinstance(source, str) else str(source)
         at = max(0, text.find(error.text)) + error.column - 1

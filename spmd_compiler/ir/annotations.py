@@ -13,6 +13,8 @@ from ..errors import ParseError
 
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|@"(?:[^"\\]|\\.)*"|@?[A-Za-z_][\w.$-]*|-?\d+|<=|#|\S)')
 
+_SUBGROUPS = ("replicated", "manual", "unreduced")
+
 
 class AnnotationError(ParseError):
     """A malformed annotation: `text`, in which `column` counts."""
@@ -107,6 +109,12 @@ class _Scanner:
         self._at += 1
         return int(token)
 
+    def positive(self) -> int:
+        at, number = self._at, self.integer()
+        if number < 1:
+            self.reject(f"{number} is not positive", at)
+        return number
+
     def integers(self, close: str) -> tuple[int, ...]:
         """Numbers separated by commas, and the bracket behind them."""
         numbers = []
@@ -173,12 +181,15 @@ def parse_manual_axes(text: str) -> tuple[str, ...]:
 
 
 def _mesh(s: _Scanner) -> MeshText:
+    start = s.position
     s.expect("[")
-    axes = []
+    axes: dict[str, int] = {}
     while not s.skip("]"):
-        name = s.string()
+        at, name = s.position, s.string()
         s.expect("=")
-        axes.append((name, s.integer()))
+        if name in axes:
+            s.reject(f"axis {name!r} is given twice", at)
+        axes[name] = s.positive()
         if s.peek() != "]":
             s.expect(",")
     ids: tuple[int, ...] = ()
@@ -186,7 +197,9 @@ def _mesh(s: _Scanner) -> MeshText:
         s.expect("device_ids", "=", "[")
         ids = s.integers("]")
     s.expect(">")
-    return MeshText(tuple(axes), ids)
+    if axes and ids and sorted(ids) != list(range(math.prod(axes.values()))):
+        s.reject(f"the device ids are not the numbers below {math.prod(axes.values())}, each once", start)
+    return MeshText(tuple(axes.items()), ids)
 
 
 def _sharding(s: _Scanner) -> ShardyText:
@@ -245,9 +258,9 @@ def _axis(s: _Scanner) -> str:
     if not s.skip(":"):
         return name
     s.expect("(")
-    major = s.integer()
+    major = s.positive()
     s.expect(")")
-    return f"{name}:({major}){s.integer()}"
+    return f"{name}:({major}){s.positive()}"
 
 
 def parse_hlo_sharding(text: str) -> tuple[TileText, ...]:
@@ -305,9 +318,14 @@ def _tiles(s: _Scanner) -> TileText:
         s.skip(",")
     if not kind:
         s.reject("it says neither replicated, maximal, manual nor devices=[...]", start)
-    count = math.prod(shape) if shape else len(ids)
-    if kind == "tiled" and (count != math.prod(tiles) or sorted(order) != list(range(len(shape)))):
-        s.reject(f"{count} devices do not fill tiles {list(tiles)}", start)
+    if kind == "tiled":
+        count = math.prod(shape) if shape else len(ids)
+        if min(tiles, default=1) < 1 or len(subgroups) > len(tiles):
+            s.reject(f"tiles {list(tiles)} are no tiles of an array", start)
+        if count != math.prod(tiles) or sorted(order) != list(range(len(shape))):
+            s.reject(f"{count} devices do not fill tiles {list(tiles)}", start)
+        if not shape and sorted(ids) != list(range(count)):
+            s.reject(f"the devices are not the numbers below {count}, each once", start)
     return TileText(kind, tiles, subgroups, ids, shape, order)
 
 
@@ -323,6 +341,8 @@ def _iota(s: _Scanner) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def _words(s: _Scanner) -> tuple[str, ...]:
     words = []
     while not s.skip("}"):
+        if s.peek() not in _SUBGROUPS:
+            s.fail(f"expected one of {', '.join(_SUBGROUPS)}")
         words.append(s.next())
         if s.peek() != "}":
             s.expect(",")

@@ -20,6 +20,7 @@ from .types import TOKEN, TensorType, Type, dtype_from_mlir
 
 _RENAMED = {
     "func.call": "call",
+    "sdy.constant": "constant",
     "sdy.sharding_constraint": "sharding_constraint",
     "sdy.manual_computation": "manual_computation",
 }

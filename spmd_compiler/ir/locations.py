@@ -30,10 +30,10 @@ def parse_location(text: str) -> Loc:
     if text == "loc(unknown)":
         return UNKNOWN_LOC
     named = _SCOPE.match(text)
-    scope = _unescape(named[1]) if named else ""
+    scope = unescape(named[1]) if named else ""
     library = Loc("", 0, scope, 0)
     for frame in _FRAME.finditer(text):
-        file = _unescape(frame[1])
+        file = unescape(frame[1])
         if file.startswith(_INTERNAL) or "/jax/_src/" in file or file.startswith("<frozen "):
             continue
         found = Loc(file, int(frame[2]), scope, int(frame[3]))
@@ -48,7 +48,7 @@ def argument_name(text: str) -> str:
     named = _NAME_ONLY.match(text)
     if not named:
         return ""
-    name = re.sub(r"\W+", "_", _unescape(named[1]), flags=re.ASCII).strip("_")
+    name = re.sub(r"\W+", "_", unescape(named[1]), flags=re.ASCII).strip("_")
     return f"arg_{name}" if name[:1].isdigit() else name
 
 
@@ -60,7 +60,8 @@ def write_location(loc: Loc, context: ir.Context) -> ir.Location:
     return file or ir.Location.unknown(context)
 
 
-def _unescape(text: str) -> str:
+def unescape(text: str) -> str:
+    """The content of a string as MLIR prints it between quotes."""
     if "\\" not in text:
         return text
     escaped = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], text)

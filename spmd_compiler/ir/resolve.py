@@ -62,6 +62,9 @@ class ShardingResolver:
     def axes(self, names: Iterable[str], mesh: str | MeshText, where: str) -> tuple[str, ...] | None:
         """Axes of a mesh of the text as axes of ours; None if ours has no such pieces."""
         text = self._mesh(mesh, where)
+        names = tuple(names)
+        if not names:
+            return ()
         rename = self._renames.get(text)
         if text not in self._renames:
             rename = self._renames[text] = self._rename(text)
@@ -77,6 +80,10 @@ class ShardingResolver:
             out += pieces if size is None else self._piece(pieces, major, size, axis, where)
         return tuple(out)
 
+    def has_axes(self, mesh: str | MeshText, where: str) -> bool:
+        """False for the empty mesh, and for a maximal one, which is one device."""
+        return bool(self._mesh(mesh, where).axes)
+
     def _mesh(self, mesh: str | MeshText, where: str) -> MeshText:
         if isinstance(mesh, MeshText):
             return mesh
@@ -86,14 +93,12 @@ class ShardingResolver:
 
     def _rename(self, text: MeshText) -> dict[str, tuple[str, ...]] | None:
         """Per axis of a mesh of the text, the axes of ours; None if devices are numbered in a foreign way."""
-        names = {name: axis_name(name) for name, _ in text.axes}
+        names = axis_names(text)
         ours = self.mesh.shape
         if all(ours.get(names[n]) == size for n, size in text.axes) and self._same_order(text, names):
             return {n: (names[n],) for n, _ in text.axes}
         if math.prod(size for _, size in text.axes) != self.mesh.size:
-            raise MeshError(
-                f"the program's mesh {_show(text)} and {self.mesh} have different numbers of devices"
-            )
+            return None
         ordered = text_mesh(text)
         if ordered is None:
             return None
@@ -144,7 +149,7 @@ class ShardingResolver:
         for dim in sharding.dims:
             axes = self.axes(dim.axes, sharding.mesh, where)
             if axes is None:
-                return self._irregular(f"{where}: mesh {sharding.mesh}", type)
+                return self._irregular(f"{where}: mesh {_show(self._mesh(sharding.mesh, where))}", type)
             dims.append(axes)
         unreduced = self.axes(sharding.unreduced, sharding.mesh, where) or ()
         if len(dims) != type.rank:
@@ -202,19 +207,28 @@ class ShardingResolver:
             raise LayoutError(f"{where}: {error}") from None
 
     def _irregular(self, what: str, type: Type) -> Resolved:
-        self.notes[f"{what}: no order of mesh axes gives this order of devices; replicated instead"] = None
+        self.notes[f"{what}: no order of the axes of {self.mesh} gives these devices; replicated instead"] = (
+            None
+        )
         return Resolved(Layout.replicated(type.rank))
 
 
-def axis_name(name: str) -> str:
-    """A mesh axis of a foreign program under a name that we can print."""
-    clean = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return clean if clean[:1].isalpha() or clean[:1] == "_" else f"_{clean}"
+def axis_names(text: MeshText) -> dict[str, str]:
+    """Per axis of a mesh of a foreign program the name that we can print; no two are equal."""
+    names: dict[str, str] = {}
+    for name, _ in text.axes:
+        clean = re.sub(r"\W", "_", name, flags=re.ASCII)
+        clean = clean if clean[:1].isalpha() or clean[:1] == "_" else f"_{clean}"
+        while clean in names.values():
+            clean += "_"
+        names[name] = clean
+    return names
 
 
 def text_mesh(text: MeshText) -> Mesh | None:
     """A mesh of the text with devices numbered as it says; None if the order is irregular."""
-    axes = [(axis_name(n), size) for n, size in text.axes]
+    names = axis_names(text)
+    axes = [(names[n], size) for n, size in text.axes]
     return ordered_mesh(axes, text.device_ids) if text.device_ids else Mesh(axes)
 
 
@@ -223,7 +237,7 @@ def find_mesh(meshes: Iterable[MeshText], hlo: Iterable[str], devices: int) -> M
     named = [m for m in meshes if m.axes]
     if named:
         largest = max(named, key=lambda m: math.prod(size for _, size in m.axes))
-        return text_mesh(largest) or Mesh([(axis_name(n), size) for n, size in largest.axes])
+        return text_mesh(largest) or text_mesh(MeshText(largest.axes)) or Mesh([])
     tilings = [t for text in hlo for t in parse_hlo_sharding(text) if t.kind == "tiled"]
     counts = {math.prod(t.tiles) for t in tilings}
     if len(counts) > 1:

@@ -8,17 +8,20 @@ made, in place; all passes behind it build new modules.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..errors import LayoutError
-from ..ir.annotations import MeshText, ShardyText, parse_manual_axes, parse_mesh, parse_shardings
+from ..ir.annotations import ShardyText, parse_manual_axes, parse_mesh, parse_shardings
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.layout import Layout, check_layout
 from ..ir.mesh import Mesh
 from ..ir.parser import parse_layout
-from ..ir.resolve import Resolved, ShardingResolver, find_mesh
+from ..ir.resolve import Resolved, ShardingResolver
 from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
+from .program_mesh import CALLS, program_mesh, reached_functions
+from .round_trip import read_round_trip
 
 _CONSTRAINTS = {
     "sharding_constraint": "sharding",
@@ -37,11 +40,10 @@ _CONSTRAINTS = {
         "out_sharding",
     ),
 }
-_IDENTITIES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge"})
+_IDENTITIES = frozenset({"sdy.propagation_barrier", "sdy.data_flow_edge", "sdy.func_data_flow_edge"})
 _SHARDING, _RELAYOUT = "Sharding", "spmd.relayout"
 _TARGETS = frozenset({_SHARDING, _RELAYOUT, ENTER, LEAVE})
 _OPEN_DIMS = re.compile(r"unspecified_dims=\[([\d,\s]*)\]")
-_CALLS = {"call": "callee", "composite": "decomposition"}
 
 
 @dataclass(frozen=True)
@@ -53,12 +55,10 @@ class Annotate:
     name: ClassVar[str] = "annotate"
 
     def __call__(self, module: Module) -> Module:
+        read_round_trip(module)
         meshes = {name: parse_mesh(raw.text) for name, raw in module.attrs.get("sdy.mesh", ())}
-        mesh = self.mesh
-        if mesh is None:
-            inline = [m for m in _inline_meshes(module) if m not in meshes.values()]
-            devices = int(module.attrs.get("mhlo.num_partitions", 1))
-            mesh = find_mesh([*meshes.values(), *inline], _hlo_texts(module), devices)
+        devices = int(module.attrs.get("mhlo.num_partitions", 1))
+        mesh = program_mesh(module, meshes, devices, self.mesh)
         work = _Annotator(module, ShardingResolver(mesh, meshes))
         work.run()
         attrs = dict(module.attrs)
@@ -93,9 +93,8 @@ class _Annotator:
             if not resolved.fully_open and resolved.layout is not None:
                 self._check_even(value, resolved.layout, f"result {i}")
                 attrs["layout"] = resolved.layout
-        for function in list(self.module.functions.values()):
-            if function is not main:
-                _drop_annotations(function)
+        for function in reached_functions(self.module):
+            _drop_annotations((*function.arg_attrs, *function.result_attrs))
             self._block(function.body, manual=False)
 
     def _check_even(self, value: Value, layout: Layout, where: str) -> None:
@@ -156,13 +155,14 @@ class _Annotator:
 
     def _plain(self, op: Op, manual: bool) -> None:
         attrs = op.attrs
-        if attrs and not attrs.keys().isdisjoint(("sdy.sharding", "mhlo.sharding", "sdy.sharding_rule")):
+        if any(key.startswith("sdy.") or key == "mhlo.sharding" for key in attrs):
             attrs = op.attrs = dict(attrs)
             if rule := attrs.pop("sdy.sharding_rule", None):
                 attrs["sharding_rule"] = rule
             self._hint(op, attrs, manual)
-        if manual and op.name in _CALLS:
-            key = _CALLS[op.name]
+            _drop_annotations([attrs])
+        if manual and op.name in CALLS:
+            key = CALLS[op.name]
             op.attrs = {**attrs, key: self._manual_copy(attrs[key])}
         for region in op.regions:
             self._block(region, manual or op.name not in ("while", "case", "if"))
@@ -227,10 +227,14 @@ class _Annotator:
         inside = parse_shardings(op.attrs["in_shardings"].text)
         outside = parse_shardings(op.attrs["out_shardings"].text)
         names = parse_manual_axes(op.attrs["manual_axes"].text)
-        both = (*inside, *outside)
-        manual = self.resolver.axes(names, both[0].mesh, where) if both else names
+        meshes = [s.mesh for s in (*inside, *outside)]
+        mesh = next((m for m in meshes if self.resolver.has_axes(m, where)), None)
+        manual = names if mesh is None else self.resolver.axes(names, mesh, where)
         if manual is None:
-            raise LayoutError(f"{where}: the devices of mesh {both[0].mesh} have no order of mesh axes")
+            raise LayoutError(
+                f"{where}: the manual computation is over devices of mesh {mesh} that {self.resolver.mesh} has "
+                f"in no order of its axes; let all manual computations share one mesh"
+            )
 
         def layouts(shardings: tuple[ShardyText, ...], key: str, values: list[Value]) -> tuple[Layout, ...]:
             assert manual is not None and len(shardings) == len(values)
@@ -262,29 +266,8 @@ def _over(layout: Layout, manual: tuple[str, ...]) -> Layout:
     return layout.drop(layout.axes.difference(manual))
 
 
-def _drop_annotations(function: Function) -> None:
-    for attrs in (*function.arg_attrs, *function.result_attrs):
-        attrs.pop("sdy.sharding", None)
-        attrs.pop("mhlo.sharding", None)
-
-
-def _attribute_dicts(module: Module) -> list[dict[str, Any]]:
-    main = module.main
-    return [*main.arg_attrs, *main.result_attrs, *(op.attrs for op in module.walk() if op.attrs)]
-
-
-def _hlo_texts(module: Module) -> list[str]:
-    found = (attrs.get("mhlo.sharding") for attrs in _attribute_dicts(module))
-    return [text for text in found if isinstance(text, str)]
-
-
-def _inline_meshes(module: Module) -> list[MeshText]:
-    """Meshes written within shardings instead of at the top of the module."""
-    texts = {
-        value.text: None
-        for attrs in _attribute_dicts(module)
-        for value in attrs.values()
-        if isinstance(value, Raw) and value.text.startswith("#sdy.sharding") and "<mesh<" in value.text
-    }
-    found = (s.mesh for text in texts for s in parse_shardings(text))
-    return [m for m in found if isinstance(m, MeshText)]
+def _drop_annotations(dicts: Iterable[dict[str, Any]]) -> None:
+    """Removes what no partitioner needs any more, such as what Shardy notes of how it propagated."""
+    for attrs in dicts:
+        for key in [k for k in attrs if k.startswith("sdy.") or k == "mhlo.sharding"]:
+            del attrs[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from ..errors import UnsupportedError
 from ..ir.graph import UNKNOWN_LOC, Block, Loc, Module, Op, Value
 from ..ir.optable import is_pure, may_merge, reducer_kind
 
@@ -13,7 +14,8 @@ _CALLS = {"call": "callee", "composite": "decomposition"}
 
 @dataclass(frozen=True)
 class Simplify:
-    """Leaves only `main`, and the functions that custom calls refer to. Running it twice changes nothing more."""
+    """Leaves only `main`, and the functions that custom calls refer to. Running it twice changes nothing more.
+    Raises UnsupportedError for a function that calls itself."""
 
     name: ClassVar[str] = "simplify"
 
@@ -37,6 +39,7 @@ class _Copier:
     def __init__(self, module: Module):
         self.module = module
         self.env: dict[Value, Value] = {}
+        self.calling = ["main"]  # the functions that are being copied, outermost first
         self.caller = UNKNOWN_LOC  # of the calls that are being copied, the innermost that has a line
 
     def function(self, body: Block) -> Block:
@@ -58,11 +61,16 @@ class _Copier:
             operands = [env.get(v, v) for v in op.operands]
             callee = _CALLS.get(op.name)
             if callee is not None:
-                body = self.module.functions[op.attrs[callee]].body
+                name = op.attrs[callee]
+                if name in self.calling:
+                    raise UnsupportedError(f"{op.loc}: @{name} calls itself; write the recursion as a loop")
+                self.calling.append(name)
+                body = self.module.functions[name].body
                 env.update(zip(body.args, operands, strict=True))
                 outer, self.caller = self.caller, op.loc if op.loc.file else self.caller
                 self.copy(body.ops, ops, known)
                 self.caller = outer
+                self.calling.pop()
                 env.update(zip(op.results, [env.get(v, v) for v in body.returns], strict=True))
                 continue
             key = self.key(op, operands)

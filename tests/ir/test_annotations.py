@@ -201,6 +201,14 @@ def test_an_irregular_order_of_devices_is_replicated_with_a_note():
     assert "0,1,3,2" in note
 
 
+def test_a_mesh_of_another_number_of_devices_says_nothing_and_is_reported():
+    found = resolver()
+    (got,) = found.shardy('#sdy.sharding<mesh<["x"=3]>, [{"x"}, {}]>', [MATRIX], "here")
+    assert got.layout is Layout.replicated(2)
+    (note,) = found.notes
+    assert "here: mesh {x=3}" in note
+
+
 def test_misfits_are_errors():
     with pytest.raises(LayoutError, match=r"here.*'z' does not exist; the mesh has a, b"):
         shardy('@mesh, [{"z"}, {}]')
@@ -210,8 +218,6 @@ def test_misfits_are_errors():
         shardy('@mesh, [{"a"}]')
     with pytest.raises(MeshError, match="no mesh @nope"):
         shardy('@nope, [{"a"}, {}]')
-    with pytest.raises(MeshError, match="different numbers of devices"):
-        shardy('mesh<["x"=3]>, [{"x"}, {}]')
     with pytest.raises(MeshError, match="for 4 devices"):
         hlo("{devices=[4,1]<=[4]}")
     with pytest.raises(LayoutError, match="3 dims"):

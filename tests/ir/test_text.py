@@ -56,8 +56,12 @@ def test_errors_name_line_and_column(text, line):
 
 
 def test_an_unknown_op_is_an_error_unless_it_is_quoted():
-    text = "mesh {a=2}\nfunc @main(%x: f32[2]) -> (f32[2]) {\n  %0: f32[2] = multiplyy(%x, %x)\n  return %0\n}\n"
-    with pytest.raises(ParseError, match="line 3, column 16: expected an op .did you mean multiply") as error:
+    text = (
+        "mesh {a=2}\nfunc @main(%x: f32[2]) -> (f32[2]) {\n  %0: f32[2] = multiplyy(%x, %x)\n  return %0\n}\n"
+    )
+    with pytest.raises(
+        ParseError, match=r"line 3, column 16: expected an op \(did you mean multiply"
+    ) as error:
         parse(text)
     assert (error.value.line, error.value.column) == (3, 16)
     quoted = text.replace("multiplyy", '"other.multiplyy"')

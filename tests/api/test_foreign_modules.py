@@ -1,0 +1,175 @@
+"""Modules that other projects write for their partitioners: whatever is in them, the numbers are the plain program's."""
+
+import numpy as np
+import pytest
+
+import spmd_compiler as spmd
+from spmd_compiler.errors import LayoutError, MeshError, SpmdError, UnsupportedError
+
+RNG = np.random.default_rng(0)
+T = "tensor<8x8xf32>"
+
+
+def run(text, *args):
+    lowered = spmd.from_stablehlo(text)
+    return lowered, lowered.compile()(*args)
+
+
+def numbers(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def main(body, *, top='sdy.mesh @mesh = <["a"=4, "b"=2]>', x="", y="", out=""):
+    return f"""module {{
+      {top}
+      func.func @main(%x: {T} {{{x}}}, %y: {T} {{{y}}}) -> ({T} {{{out}}}) {{
+        {body}
+      }}
+    }}"""
+
+
+def test_meshes_that_nothing_names_and_functions_that_nobody_calls():
+    text = f"""module {{
+      sdy.mesh @huge = <["a"=64, "b"=64]>
+      sdy.mesh @mesh = <["a"=4, "b"=2]>
+      sdy.mesh @one = <[], device_ids=[3]>
+      sdy.mesh @empty = <[]>
+      func.func @main(%x: {T} {{sdy.sharding = #sdy.sharding<@mesh, [{{"a"}}, {{}}]>}}) -> {T} {{
+        %0 = stablehlo.add %x, %x {{sdy.sharding = #sdy.sharding_per_value<[<@one, []>]>}} : {T}
+        %1 = sdy.sharding_constraint %0 <@empty, [{{}}, {{}}]> : {T}
+        return %1 : {T}
+      }}
+      func.func private @other(%x: {T} {{sdy.sharding = #sdy.sharding<@huge, [{{"a"}}, {{}}]>}}) -> {T} {{
+        %0 = sdy.sharding_constraint %x <@huge, [{{"b"}}, {{}}]> : {T}
+        return %0 : {T}
+      }}
+    }}"""
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x)
+    np.testing.assert_allclose(got, 2 * x)
+    assert lowered.in_layouts[0].mesh.size == 8
+
+
+def test_of_meshes_of_several_sizes_the_largest_counts_and_the_others_are_reported():
+    text = main(
+        """%0 = stablehlo.add %x, %y : tensor<8x8xf32>
+        %1 = sdy.sharding_constraint %0 <@small, [{}, {"a"}]> : tensor<8x8xf32>
+        return %1 : tensor<8x8xf32>""",
+        top='sdy.mesh @small = <["a"=2]> sdy.mesh @mesh = <["a"=4, "b"=2]>',
+        x='sdy.sharding = #sdy.sharding<@mesh, [{"b"}, {"a"}]>',
+    )
+    x, y = numbers(8, 8), numbers(8, 8)
+    lowered, (got,) = run(text, x, y)
+    np.testing.assert_allclose(got, x + y)
+    assert "{a=2}" in lowered.explain()
+    with pytest.raises(MeshError, match="different numbers of devices: 2 and 8, not 4"):
+        spmd.from_stablehlo(text, mesh=spmd.create_mesh({"x": 4}, abstract=True))
+
+
+def test_a_manual_computation_decides_the_mesh():
+    text = """module {
+      sdy.mesh @big = <["a"=8]>
+      sdy.mesh @small = <["a"=2]>
+      func.func @main(%x: tensor<8xf32> {sdy.sharding = #sdy.sharding<@big, [{"a"}]>}) -> tensor<8xf32> {
+        %0 = sdy.manual_computation(%x) in_shardings=[<@small, [{"a"}]>] out_shardings=[<@small, [{"a"}]>]
+            manual_axes={"a"} (%u: tensor<4xf32>) {
+          %1 = stablehlo.negate %u : tensor<4xf32>
+          sdy.return %1 : tensor<4xf32>
+        } : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }
+    }"""
+    x = numbers(8)
+    lowered, (got,) = run(text, x)
+    np.testing.assert_allclose(got, -x)
+    assert lowered.in_layouts[0].mesh.size == 2
+
+
+def test_two_manual_computations_over_different_devices_are_an_error():
+    region = """%{0} = sdy.manual_computation(%x) in_shardings=[<@{1}, [{{"a"}}, {{}}]>]
+            out_shardings=[<@{1}, [{{"a"}}, {{}}]>] manual_axes={{"a"}} (%u: {2}) {{
+          sdy.return %u : {2}
+        }} : (tensor<8x8xf32>) -> tensor<8x8xf32>"""
+    text = main(
+        region.format("0", "mesh", "tensor<2x8xf32>")
+        + region.format("1", "small", "tensor<4x8xf32>")
+        + "return %0 : tensor<8x8xf32>",
+        top='sdy.mesh @small = <["a"=2]> sdy.mesh @mesh = <["a"=4]>',
+    )
+    with pytest.raises(LayoutError, match="let all manual computations share one mesh"):
+        spmd.from_stablehlo(text)
+
+
+def test_axis_names_that_look_alike_once_they_are_printable():
+    text = main(
+        """%0 = sdy.sharding_constraint %x <@mesh, [{"a b"}, {"a-b"}]> : tensor<8x8xf32>
+        return %0 : tensor<8x8xf32>""",
+        top='sdy.mesh @mesh = <["a b"=4, "a-b"=2]>',
+    )
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x, x)
+    np.testing.assert_array_equal(got, x)
+    assert lowered.out_layouts[0].ir.dims == (("a_b",), ("a_b_",))
+
+
+def test_tokens_stay_inside():
+    text = """module {
+      func.func @main(%t: !stablehlo.token, %x: tensor<8xf32>) -> (!stablehlo.token, tensor<8xf32>) {
+        %0 = stablehlo.after_all %t, %t : !stablehlo.token
+        %1 = stablehlo.negate %x : tensor<8xf32>
+        return %0, %1 : !stablehlo.token, tensor<8xf32>
+      }
+    }"""
+    x = numbers(8)
+    _, (got,) = run(text, x)
+    np.testing.assert_array_equal(got, -x)
+
+
+def test_data_flow_edges_constants_and_notes_of_propagation():
+    text = main(
+        """%0 = sdy.constant dense<2.0> : tensor<8x8xf32>
+        %1 = sdy.data_flow_edge %x sharding=<@mesh, [{"a"}, {"b"}]> : tensor<8x8xf32>
+        %2 = stablehlo.multiply %0, %1 {sdy.propagation_edges = #sdy.propagation_edges<[
+            {step-0 = [{"a" = operand-1 -> [result-0]}]}]>,
+            sdy.sharding = #sdy.sharding_per_value<[<@mesh, [{"a"}, {}]>]>} : tensor<8x8xf32>
+        return %2 : tensor<8x8xf32>"""
+    )
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x, x)
+    np.testing.assert_array_equal(got, 2 * x)
+    assert "sdy.prop" not in lowered.stablehlo()
+
+
+@pytest.mark.parametrize(
+    ("sharding", "message"),
+    [
+        ("{devices=[0]<=[0]}", "no tiles"),
+        ("{devices=[8,1]0,0,1,2,3,4,5,6}", "each once"),
+        ("{devices=[8,1]1,2,3,4,5,6,7,8}", "each once"),
+        ("{devices=[8]<=[8] last_tile_dims={manual,manual}}", "no tiles"),
+        ("{devices=[4,2]<=[2,4]T(0,0)}", "do not fill"),
+        ("{devices=[2,2,2]<=[8] last_tile_dims={odd}}", "odd"),
+        ("{{replicated}", "expected"),
+        ("{devices=", "expected"),
+        ("", "expected"),
+    ],
+)
+def test_malformed_strings_are_errors(sharding, message):
+    text = main(f"return %x : {T}", x=f'mhlo.sharding = "{sharding}"')
+    with pytest.raises(SpmdError, match=message):
+        spmd.from_stablehlo(text)
+
+
+def test_functions_that_call_themselves_are_refused():
+    text = """module {
+      func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+        %0 = call @again(%x) : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }
+      func.func private @again(%x: tensor<8xf32>) -> tensor<8xf32> {
+        %0 = call @again(%x) : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }
+    }"""
+    with pytest.raises(UnsupportedError, match="@again calls itself"):
+        spmd.from_stablehlo(text)
