@@ -10,7 +10,7 @@ import jax
 from . import compat
 from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
-from .layout import Layout, LayoutLeaf, check_divides, is_layout_leaf, leaf_layout
+from .layout import Layout, LayoutLeaf, is_layout_leaf, leaf_layout, stored_layout
 from .mesh import Mesh
 from .prefix import broadcast_prefix
 from .program import insert_dim
@@ -30,7 +30,7 @@ def relayout(x: Any, layout: Any) -> Any:
     """`x` (a pytree of arrays) in `layout`, which is a pytree prefix of `Layout`, PartitionSpec or NamedSharding.
 
     Inside an `spmd_jit` function this constrains the value; the layout may be partial there, and need not divide the
-    shape. Under a plain `jax.jit` it means `with_sharding_constraint`; on arrays it moves data. Raises LayoutError for
+    shape. Under a plain `jax.jit` it means `with_sharding_constraint`; on arrays it moves data, to `Layout.stored(shape)`. Raises LayoutError for
     a layout that doesn't fit, MeshError for one on another mesh than the program's.
     """
     values, tree = jax.tree.flatten(x)
@@ -50,7 +50,7 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
         out = constrain(jax.numpy.asarray(x) if not isinstance(x, jax.Array) else x, layout, mesh)
         trace.note(out, public)
         return out
-    check_divides(layout, jax.numpy.shape(x), mesh, "relayout")
+    public = Layout.from_ir(stored_layout(layout, jax.numpy.shape(x), mesh, "relayout"), mesh)
     if mesh.is_abstract:
         raise MeshError(f"relayout to {public}: an abstract mesh has no devices")
     if isinstance(x, jax.core.Tracer):
@@ -72,7 +72,8 @@ def _mesh_of(leaf: LayoutLeaf) -> Mesh:
 def _outside(x: Any, *, layout: ir_layout.Layout, mesh: Mesh) -> list[Any]:
     if layout.partial:
         raise LayoutError(f"relayout to {layout}: partial sums exist only inside an spmd_jit program")
-    return [jax.lax.with_sharding_constraint(x, Layout.from_ir(layout, mesh).to_jax())]
+    stored = Layout.from_ir(layout, mesh).stored(x.shape)
+    return [jax.lax.with_sharding_constraint(x, stored.to_jax())]
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

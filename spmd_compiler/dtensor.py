@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from .constraint import relayout
 from .errors import ArgumentError, LayoutError, MeshError
 from .jit import spmd_jit
-from .layout import Layout, check_divides
+from .layout import Layout, stored_layout
 from .mesh import Mesh
 from .tracing import current_trace
 
@@ -87,7 +87,7 @@ def pack(tensors: Sequence[Any], layout: Layout) -> jax.Array:
             f"pack: layout {layout.ir} has {layout.rank} dims, the blocks have {len(blocks[0].shape)}"
         )
     shape = layout.global_shape_from_local_shape(blocks[0].shape)
-    check_divides(layout.ir, shape, mesh, "pack")
+    stored_layout(layout.ir, shape, mesh, "pack")  # raises for a partial one
     if any(isinstance(b, jax.core.Tracer) for b in blocks):
         return relayout(_assembled(blocks, layout), layout)
     placed = [jax.device_put(b, d) for b, d in zip(blocks, devices, strict=True)]
@@ -128,7 +128,7 @@ def unpack(tensor: Any) -> list[jax.Array]:
     layout = fetch_layout(tensor)
     mesh = _mesh_with_devices(layout, "unpack")
     if isinstance(tensor, jax.core.Tracer):
-        check_divides(layout.ir, tensor.shape, mesh, "unpack")
+        layout = Layout.from_ir(stored_layout(layout.ir, tensor.shape, mesh, "unpack"), mesh)
         local = layout.local_shape_from_global_shape(tensor.shape)
         return [
             jax.lax.slice(

@@ -117,6 +117,11 @@ class Layout:
     def global_shape_from_local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return tuple(n * self.num_shards(d) for d, n in enumerate(shape))
 
+    def stored(self, shape: Sequence[int]) -> Layout:
+        """The layout in which a `jax.Array` of `shape` lies that is wanted in this one: of each dim the leading axes that
+        divide its size together. Raises LayoutError for a partial layout."""
+        return Layout.from_ir(stored_layout(self.ir, tuple(shape), self.mesh, "stored"), self.mesh)
+
     def delete(self, dims: Iterable[int]) -> Layout:
         """The layout without the given dims, as after a reduction that drops them."""
         gone = {d % self.rank for d in dims}
@@ -182,14 +187,11 @@ def _describe(mesh: Mesh) -> str:
     return f"{mesh!r} of devices {ids}{',...' if mesh.size > 8 else ''}"
 
 
-def check_divides(layout: ir_layout.Layout, shape: tuple[int, ...], mesh: Mesh, where: str) -> None:
-    """Raises LayoutError where a dim is not divided evenly, or the layout is partial: no array can lie so."""
+def stored_layout(
+    layout: ir_layout.Layout, shape: tuple[int, ...], mesh: Mesh, where: str
+) -> ir_layout.Layout:
+    """The layout in which an array of `shape` that is wanted in `layout` lies. Raises LayoutError for a partial one: no
+    array can lie so."""
     if layout.partial:
         raise LayoutError(f"{where}: layout {layout} is partial; partial sums exist only inside a program")
-    for d, axes in enumerate(layout.dims):
-        n = mesh.axes_size(axes)
-        if shape[d] % n:
-            raise LayoutError(
-                f"{where}: dim {d} of size {shape[d]} does not divide into {n} shards over {'.'.join(axes)}, as "
-                f"layout {layout} on {mesh!r} asks; pad it, or leave that dim unsharded"
-            )
+    return ir_layout.even_part(layout, TensorType(tuple(shape), "i8"), mesh)

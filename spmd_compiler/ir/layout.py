@@ -153,6 +153,17 @@ def local_type(type: Type, layout: Layout, mesh: Mesh) -> Type:
     return hit
 
 
+def even_part(layout: Layout, type: Type, mesh: Mesh) -> Layout:
+    """The layout with, of each dim, only the leading axes that divide its size together: what an array can lie in."""
+    dims: list[Axes] = []
+    for d, axes in enumerate(layout.dims):
+        kept = axes
+        while type.shape[d] % mesh.axes_size(kept):
+            kept = kept[:-1]
+        dims.append(kept)
+    return Layout(tuple(dims), layout.partial) if tuple(dims) != layout.dims or layout.blocks else layout
+
+
 def is_even(layout: Layout, type: Type, mesh: Mesh) -> bool:
     """True if no device holds padding."""
     return all(

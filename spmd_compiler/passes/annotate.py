@@ -86,30 +86,23 @@ class _Annotator:
             resolved = self._read(main.arg_attrs[i], [value], where)[0]
             if not resolved.fully_open and resolved.layout is not None:
                 value.layout = resolved.layout
-                self._check_even(value, resolved.layout, where)
+                self._check(value, resolved.layout, where)
         for i, value in enumerate(main.body.returns):
             attrs = main.result_attrs[i]
             resolved = self._read(attrs, [value], f"result {i}")[0]
             if not resolved.fully_open and resolved.layout is not None:
-                self._check_even(value, resolved.layout, f"result {i}")
+                self._check(value, resolved.layout, f"result {i}")
                 attrs["layout"] = resolved.layout
         for function in reached_functions(self.module):
             _drop_annotations((*function.arg_attrs, *function.result_attrs))
             self._block(function.body, manual=False)
 
-    def _check_even(self, value: Value, layout: Layout, where: str) -> None:
+    def _check(self, value: Value, layout: Layout, where: str) -> None:
         mesh = self.resolver.mesh
         try:
             check_layout(layout, value.type, mesh)
         except ValueError as error:
             raise LayoutError(f"{where}: {error}") from None
-        for dim, axes in enumerate(layout.dims):
-            shards, size = mesh.axes_size(axes), value.type.shape[dim]
-            if size % shards:
-                raise LayoutError(
-                    f"{where}: {value.type} in layout {layout} on {mesh}: dim {dim} of size {size} does not divide "
-                    f"into {shards} shards; pad it or leave the dim unsharded"
-                )
 
     def _read(self, attrs: dict[str, Any], values: list[Value], where: str) -> list[Resolved]:
         """The annotation in a dict of attributes, which is removed there."""

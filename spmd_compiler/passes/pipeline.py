@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.graph import Module
 from ..ir.verify import verify
+from .boundary import Boundary
 from .expand import Expand
 from .manager import Callback, Check, Pass, run_passes
 from .merge_moves import MergeMoves
@@ -33,7 +34,14 @@ def compile_module(
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
     after each pass."""
     options = options or Options()
-    passes: list[Pass] = [Simplify(), MergeMoves(), Propagate(sweeps=options.sweeps), Expand(), Optimize()]
+    passes: list[Pass] = [
+        Boundary(),
+        Simplify(),
+        MergeMoves(),
+        Propagate(sweeps=options.sweeps),
+        Expand(),
+        Optimize(),
+    ]
 
     def checks(done: Pass) -> Sequence[Check]:
         if not options.verify:

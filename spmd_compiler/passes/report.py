@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..ir.graph import Block, Module, Op, Value
+from ..ir.layout import even_part
 from ..ir.optable import COLLECTIVES, ELEMENTWISE
 from ..ir.trips import trip_count
 from .cost import ring_bytes
@@ -57,7 +58,19 @@ def explain(stages: dict[str, Module]) -> str:
     ]
     if notes := stages["import"].attrs.get("notes"):
         lines += [f"note: {line}" for line in notes.split("\n")]
+    lines += _uneven(stages["import"])
     return "\n".join([*lines, *_unpartitioned(stages["propagate"])]) or "no collectives, no fallbacks"
+
+
+def _uneven(module: Module) -> Iterator[str]:
+    """Arguments and results that lie in another layout than is asked for, because that one does not divide them."""
+    main = module.main
+    asked = [(f"argument {v.name or i}", v, v.layout) for i, v in enumerate(main.body.args)]
+    rows = zip(main.body.returns, main.result_attrs, strict=True)
+    asked += [(f"result {i}", v, attrs.get("layout")) for i, (v, attrs) in enumerate(rows)]
+    for name, value, layout in asked:
+        if layout is not None and (lies := even_part(layout, value.type, module.mesh)) is not layout:
+            yield f"note: {name}, {value.type}, is wanted in {layout}, which does not divide it: it lies in {lies}"
 
 
 def _unpartitioned(module: Module) -> Iterator[str]:

@@ -51,12 +51,6 @@ CASES = {
     "rank": (run(in_layouts=P("a", None, "b")), LayoutError, r"x: .*3 dims, but the value has 2"),
     "rank of a layout": (run(in_layouts=spmd.Layout(["a"], MESH)), LayoutError, r"x: .*1 dims.* has 2"),
     "rank of a result": (run(out_layouts=P("a", None, "b")), LayoutError, r"result: .*3 dims.*has 2"),
-    "uneven input": (
-        run(in_layouts=P(None, "a")),
-        LayoutError,
-        r"x: dim 1 of size 6.* 4 shards over a.*pad it",
-    ),
-    "uneven result": (run(out_layouts=P(None, "a")), LayoutError, r"result: dim 1 of size 6.*pad it"),
     "prefix": (
         run(lambda d: d["x"], ({"x": X},), in_layouts=({"y": P("a")},)),
         ArgumentError,
