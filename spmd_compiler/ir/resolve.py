@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from ..errors import LayoutError, MeshError
@@ -38,6 +39,7 @@ class ShardingResolver:
         self._renames: dict[MeshText, dict[str, tuple[str, ...]] | None] = {}
         self._shardy: dict[str, tuple[ShardyText, ...]] = {}
         self._hlo: dict[str, tuple[TileText, ...]] = {}
+        self._cuts: dict[str, tuple[int, ...]] = {}  # per axis where its sub-axes begin and end
 
     def shardy(self, text: str, types: Sequence[Type], where: str) -> list[Resolved]:
         """What `#sdy.sharding...` says of values of these types; LayoutError names `where`."""
@@ -155,6 +157,8 @@ class ShardingResolver:
         if len(dims) != type.rank:
             raise LayoutError(f"{where}: a sharding of {len(dims)} dims for {type}: {sharding}")
         layout = self._layout(tuple(dims), tuple((a, "sum") for a in unreduced), type, where)
+        if not self._nests(layout):
+            return self._irregular(f"{where}: {layout}", type)
         return Resolved(layout, tuple(i for i, d in enumerate(sharding.dims) if d.open))
 
     def _from_tiles(
@@ -190,7 +194,8 @@ class ShardingResolver:
                 manual = group
             elif kind == "unreduced":
                 partial += [(a, "sum") for a in group]
-        return Resolved(self._layout(tuple(found[:dims]), tuple(partial), type, where), open, manual)
+        layout = self._layout(tuple(found[:dims]), tuple(partial), type, where)
+        return Resolved(layout, open, manual) if self._nests(layout) else self._irregular(text, type)
 
     def _layout(
         self, dims: tuple[tuple[str, ...], ...], partial: tuple[tuple[str, str], ...], type: Type, where: str
@@ -205,6 +210,21 @@ class ShardingResolver:
             return canonical(layout, type, self.mesh)
         except ValueError as error:
             raise LayoutError(f"{where}: {error}") from None
+
+    def _nests(self, layout: Layout) -> bool:
+        """Whether the sub-axes of the layout and of those before it are pieces of one another, as 2 and 4 of 8 are, and
+        not 2 and 3 of 6. If so, the next ones have to fit these too."""
+        if not layout.has_pieces:
+            return True
+        cuts = dict(self._cuts)
+        for axis in layout.axes:
+            name, major, size = parse_axis(axis)
+            if size is not None:
+                cuts[name] = tuple(sorted({*cuts.get(name, ()), major, major * size}))
+        if any(high % low for points in cuts.values() for low, high in pairwise(points)):
+            return False
+        self._cuts = cuts
+        return True
 
     def _irregular(self, what: str, type: Type) -> Resolved:
         self.notes[f"{what}: no order of the axes of {self.mesh} gives these devices; replicated instead"] = (

@@ -83,26 +83,29 @@ class _Annotator:
         main = self.module.main
         for i, value in enumerate(main.body.args):
             where = f"argument {i}" + (f" ({value.name})" if value.name else "")
-            resolved = self._read(main.arg_attrs[i], [value], where)[0]
-            if not resolved.fully_open and resolved.layout is not None:
-                value.layout = resolved.layout
-                self._check(value, resolved.layout, where)
+            value.layout = self._border(main.arg_attrs[i], value, where)
         for i, value in enumerate(main.body.returns):
-            attrs = main.result_attrs[i]
-            resolved = self._read(attrs, [value], f"result {i}")[0]
-            if not resolved.fully_open and resolved.layout is not None:
-                self._check(value, resolved.layout, f"result {i}")
-                attrs["layout"] = resolved.layout
+            if layout := self._border(main.result_attrs[i], value, f"result {i}"):
+                main.result_attrs[i]["layout"] = layout
         for function in reached_functions(self.module):
             _drop_annotations((*function.arg_attrs, *function.result_attrs))
             self._block(function.body, manual=False)
 
-    def _check(self, value: Value, layout: Layout, where: str) -> None:
-        mesh = self.resolver.mesh
+    def _border(self, attrs: dict[str, Any], value: Value, where: str) -> Layout | None:
+        """The layout of an argument or result of `main`; None if the compiler may choose."""
+        resolved = self._read(attrs, [value], where)[0]
+        layout = resolved.layout
+        if resolved.fully_open or layout is None:
+            return None
         try:
-            check_layout(layout, value.type, mesh)
+            check_layout(layout, value.type, self.resolver.mesh)
         except ValueError as error:
             raise LayoutError(f"{where}: {error}") from None
+        if layout.partial:
+            self.resolver.notes[
+                f"{where}: no array holds terms of a sum as {layout} asks; summed instead"
+            ] = None
+        return layout.without_partial()
 
     def _read(self, attrs: dict[str, Any], values: list[Value], where: str) -> list[Resolved]:
         """The annotation in a dict of attributes, which is removed there."""

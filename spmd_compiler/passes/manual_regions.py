@@ -70,7 +70,7 @@ class _Former:
         Constants stay outside, where others may use them."""
         closed: set[Value] = set()
         for op in self.block.ops:
-            if all(v in closed for v in op.operands):
+            if _target(op) not in (ENTER, LEAVE) and all(v in closed for v in _uses(op)):
                 closed.update(op.results)
         found: set[Op] = set()
         todo = [v for op in self.block.ops if _target(op) == LEAVE for v in op.operands]
@@ -79,7 +79,7 @@ class _Former:
             op = self.producer.get(value) if value in closed else None
             if op is not None and op not in found and op.name not in ("constant", "iota"):
                 found.add(op)
-                todo += op.operands
+                todo += _uses(op)
         return found
 
     def _assign(self, op: Op, moved: set[Op]) -> None:
@@ -160,7 +160,8 @@ class _Former:
         shape = tuple(-(-n // mesh.axes_size(axes)) for n, axes in zip(whole.type.shape, dims, strict=True))
         if shape != part.type.shape:
             raise LayoutError(
-                f"{op.loc}: {whole.type} in layout {layout} on {mesh} has no shards of {part.type}"
+                f"{op.loc}: {whole.type} in layout {layout} on {mesh} has no shards of {part.type}; the shardings of "
+                "manual regions must be cut from one order of devices"
             )
         return Layout(dims)
 

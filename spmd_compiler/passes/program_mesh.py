@@ -12,6 +12,7 @@ from ..ir.annotations import MeshText, parse_shardings
 from ..ir.graph import Function, Module, Op, Raw
 from ..ir.mesh import Mesh
 from ..ir.resolve import find_mesh
+from .manual_regions import LEAVE
 
 CALLS = {"call": "callee", "composite": "decomposition"}
 _SYMBOL = re.compile(r'<@("(?:[^"\\]|\\.)*"|[\w.$-]+),')
@@ -36,7 +37,8 @@ def program_mesh(module: Module, meshes: dict[str, MeshText], devices: int, give
                 bound.update(found)
     named = [m for m in bound if m.axes] or [m for m in used if m.axes] or list(meshes.values())
     if given is None:
-        hlo = (a.get("mhlo.sharding") for a in _dicts(main, ops))
+        at_borders = [op.attrs for op in ops if _crosses(op)]
+        hlo = (a.get("mhlo.sharding") for a in (*at_borders, *_dicts(main, ops)))
         return find_mesh(named, [text for text in hlo if isinstance(text, str)], devices)
     sizes = {math.prod(size for _, size in m.axes) for m in named if m.axes}
     if sizes and given.size not in sizes:
@@ -59,6 +61,11 @@ def reached_functions(module: Module) -> list[Function]:
                     found[name] = module.functions[name]
                     todo.append(module.functions[name])
     return list(found.values())
+
+
+def _crosses(op: Op) -> bool:
+    """Whether values leave a manual region of GSPMD here; where they enter, no sharding says how."""
+    return op.name == "custom_call" and op.attrs.get("call_target_name") == LEAVE
 
 
 def _dicts(main: Function, ops: Iterable[Op]) -> Iterator[dict[str, Any]]:

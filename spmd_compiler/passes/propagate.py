@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Block, Module, Op, Value
-from ..ir.layout import Layout
+from ..ir.layout import Layout, canonical
+from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
 from .dynamic import Memory, View, improve
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
+from .relayout import refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
 
@@ -119,7 +121,7 @@ class Engine(Assignment):
         layout = self.given(op.results[0].layout)
         assert layout is not None
         if opened := op.attrs.get("open"):
-            layout = _fill_open(layout, self.layouts[op.operands[0]], opened)
+            layout = _fill_open(layout, self.layouts[op.operands[0]], opened, op.results[0].type, self.mesh)
         self.choices[op] = Choice((layout,), (layout,))
         self.layouts[op.results[0]] = layout
         self.want(op.operands[0], layout)
@@ -226,9 +228,10 @@ class Engine(Assignment):
                     self.layouts[value] = best
 
 
-def _fill_open(layout: Layout, source: Layout, opened: tuple[int, ...]) -> Layout:
+def _fill_open(layout: Layout, source: Layout, opened: tuple[int, ...], type: Type, mesh: Mesh) -> Layout:
     """On dims that a constraint leaves open, the value stays as it comes."""
+    layout, source = refine((layout, source), mesh)
     for dim in opened:
         if not layout.dims[dim] and not layout.axes.intersection(source.dims[dim]):
             layout = layout.with_dim(dim, source.dims[dim], source.blocks[dim] if source.blocks else 0)
-    return layout
+    return canonical(layout, type, mesh)
