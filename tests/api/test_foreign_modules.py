@@ -140,6 +140,67 @@ def test_data_flow_edges_constants_and_notes_of_propagation():
     assert "sdy.prop" not in lowered.stablehlo()
 
 
+def test_terms_of_a_sum_stay_inside():
+    text = main(
+        f"return %x : {T}",
+        x='sdy.sharding = #sdy.sharding<@mesh, [{"b"}, {}], unreduced={"a"}>',
+        out='sdy.sharding = #sdy.sharding<@mesh, [{}, {"b"}], unreduced={"a"}>',
+    )
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x, x)
+    np.testing.assert_array_equal(got, x)
+    assert lowered.in_layouts[0].ir.dims == (("b",), ())
+    assert "argument 0: no array holds terms of a sum" in lowered.explain()
+
+
+def test_sub_axes_that_are_no_pieces_of_one_another():
+    text = main(
+        """%0 = sdy.sharding_constraint %x <@mesh, [{"a":(1)2}, {}]> : tensor<8x8xf32>
+        %1 = sdy.sharding_constraint %0 <@mesh, [{"a":(1)3}, {}]> : tensor<8x8xf32>
+        %2 = stablehlo.add %0, %1 : tensor<8x8xf32>
+        return %2 : tensor<8x8xf32>""",
+        top='sdy.mesh @mesh = <["a"=6]>',
+    )
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x, x)
+    np.testing.assert_array_equal(got, 2 * x)
+    assert "{a:(1)3,-}" in lowered.explain()
+
+
+def test_an_open_dim_keeps_what_the_other_dims_leave_of_an_axis():
+    text = main(
+        """%0 = sdy.sharding_constraint %x <@mesh, [{}, {"a"}]> : tensor<8x8xf32>
+        %1 = sdy.sharding_constraint %0 <@mesh, [{"a":(1)2}, {?}]> : tensor<8x8xf32>
+        return %1 : tensor<8x8xf32>"""
+    )
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x, x)
+    np.testing.assert_array_equal(got, x)
+    assert lowered.out_layouts[0].ir.dims[0] == ("a:(1)2",)
+
+
+def test_an_op_whose_region_uses_an_argument_stays_out_of_the_manual_region_behind_it():
+    sharded, manual = 'mhlo.sharding = "{devices=[4,2]<=[8]}"', 'mhlo.sharding = "{manual}"'
+    text = f"""module {{
+      func.func @main(%x: {T}) -> ({T}, {T}) {{
+        %c = stablehlo.constant dense<0> : tensor<i32>
+        %0 = "stablehlo.case"(%c) ({{
+          %n = stablehlo.negate %x : {T}
+          stablehlo.return %n : {T}
+        }}) : (tensor<i32>) -> {T}
+        %1 = stablehlo.custom_call @Sharding(%0) {{{sharded}}} : ({T}) -> {T}
+        %2 = stablehlo.custom_call @SPMDFullToShardShape(%1) {{{manual}}} : ({T}) -> tensor<2x4xf32>
+        %3 = stablehlo.add %2, %2 : tensor<2x4xf32>
+        %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {{{sharded}}} : (tensor<2x4xf32>) -> {T}
+        return %4, %0 : {T}, {T}
+      }}
+    }}"""
+    x = numbers(8, 8)
+    _, (twice, once) = run(text, x)
+    np.testing.assert_array_equal(twice, -2 * x)
+    np.testing.assert_array_equal(once, -x)
+
+
 @pytest.mark.parametrize(
     ("sharding", "message"),
     [
