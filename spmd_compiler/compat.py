@@ -187,12 +187,37 @@ def register_function_lowering(p: Any, function: Callable[..., Any]) -> None:
     mlir.register_lowering(p, mlir.lower_fun(function, multiple_results=True))
 
 
-def register_module_lowering(p: Any, export: Callable[..., ir.Module]) -> None:
-    """`export(context, **params)` gives a module whose main takes and returns what the primitive does."""
+def host_callbacks(lowered: Any) -> tuple[Any, ...]:
+    """The host functions that the custom calls of a lowered program name by their positions."""
+    return tuple(lowered._lowering.compile_args["host_callbacks"])
+
+
+def _renumber_callbacks(block: ir.Block, first: int) -> None:
+    """Positions of host functions count from `first` on."""
+    for op in block.operations:
+        for region in op.regions:
+            for inner in region.blocks:
+                _renumber_callbacks(inner, first)
+        if op.name == "stablehlo.custom_call" and "_callback" in str(op.attributes["call_target_name"]):
+            config = {named.name: named.attr for named in ir.DictAttr(op.attributes["mhlo.backend_config"])}
+            index = ir.IntegerAttr(config["index"])
+            config["index"] = ir.IntegerAttr.get(index.type, int(index) + first)
+            op.attributes["mhlo.backend_config"] = ir.DictAttr.get(config)
+
+
+def register_module_lowering(
+    p: Any, export: Callable[..., ir.Module], callbacks: Callable[..., Sequence[Any]]
+) -> None:
+    """`export(context, **params)` gives a module whose main takes and returns what the primitive does;
+    `callbacks(**params)` the host functions that it calls."""
 
     def rule(ctx: Any, *args: Any, **params: Any) -> Sequence[Any]:
         into = ctx.module_context
         module = export(into.context, **params)
+        if called := callbacks(**params):
+            _renumber_callbacks(module.body, len(into.host_callbacks))
+            for function in called:
+                into.add_host_callback(function)
         main = next(op for op in module.body.operations if op.sym_name.value == "main")
         types = main.type.results
         name = mlir.merge_mlir_modules(into.module, "spmd_program", module, into.symbol_table)

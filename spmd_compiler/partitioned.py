@@ -24,7 +24,7 @@ from .refinement import Refinement
 @dataclass(eq=False)
 class Partitioned:
     """`stages`: the IR after each named pass; the last is per device. `ins`, `outs`: the global arguments and results,
-    with their layouts (which divide them evenly)."""
+    with their layouts (which divide them evenly). `callbacks`: host functions that the program calls."""
 
     name: str
     mesh: Mesh
@@ -33,6 +33,7 @@ class Partitioned:
     outs: Sequence[jax.ShapeDtypeStruct]
     in_layouts: tuple[Layout, ...]
     out_layouts: tuple[Layout, ...]
+    callbacks: tuple[Any, ...] = ()
 
     @property
     def module(self) -> Module:
@@ -89,5 +90,7 @@ class Partitioned:
 local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())
 # Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
 compat.register_module_lowering(
-    local_p, lambda context, partitioned: export_module(partitioned.module, context=context, groups="dense")
+    local_p,
+    lambda context, partitioned: export_module(partitioned.module, context=context, groups="dense"),
+    lambda partitioned: partitioned.callbacks,
 )

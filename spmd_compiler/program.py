@@ -20,7 +20,7 @@ from .passes.annotate import Annotate
 from .passes.pipeline import Options, compile_module
 from .refinement import Refinement
 
-_CALLBACKS = ("callback", "debug_print", "infeed", "outfeed")
+_EFFECTS = ("io_callback", "debug_callback", "debug_print", "infeed", "outfeed")
 
 
 class Program:
@@ -43,17 +43,18 @@ class Program:
             return cls(jax.make_jaxpr(function)(*args), name)
 
     def check_effects(self) -> None:
-        """Raises UnsupportedError for an op that calls back to the host: there is no one device it would run for."""
+        """Raises UnsupportedError for an op that acts on the host: there is no one device it would do so for. A pure
+        callback may run on any of them."""
         for eqn in compat.equations(self.jaxpr):
             name = eqn.primitive.name
-            if any(part in name for part in _CALLBACKS):
+            if name.startswith(_EFFECTS):
                 raise UnsupportedError(
                     f"{compat.source_line(eqn)}: {name} calls back to the host, which a partitioned program can't "
                     "do; move it out of the spmd_jit function, or remove it"
                 )
 
-    def import_on(self, mesh: Mesh) -> Module:
-        """The program as IR, with the layouts that it constrains values to."""
+    def import_on(self, mesh: Mesh) -> tuple[Module, tuple[Any, ...]]:
+        """The program as IR, with the layouts that it constrains values to, and the host functions that it calls."""
         with compat.tracing_mesh(mesh.abstract), compat.inside_program(mesh):
             traced = self._traced
             if traced is None:
@@ -65,7 +66,7 @@ class Program:
                 traced = jax.jit(run, keep_unused=True).trace(*self.ins)
             lowered = traced.lower(lowering_platforms=(compat.lowering_platform(mesh.devices),))
         source: Any = lowered.compiler_ir()
-        return Annotate(mesh)(import_module(source, mesh))
+        return Annotate(mesh)(import_module(source, mesh)), compat.host_callbacks(lowered)
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:
@@ -137,19 +138,23 @@ def _compile(request: Request) -> Partitioned:
     ins = [_input(w, s) for w, s in zip(request.ins, program.ins, strict=True)]
     stored = [_stored(x, s, mesh) for x, s in zip(ins, program.ins, strict=True)]
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
-    stages = _run_passes(request, ins, outs)
+    stages, callbacks = _run_passes(request, ins, outs)
     chosen = _result_layouts(stages, program.outs)
     try:
         Refinement(mesh, [*stored, *chosen])
     except LayoutError:  # the chosen sub-axes don't nest: do without them
         whole = [x.drop(a for a in x.axes if ":" in a) for x in chosen]
-        stages = _run_passes(request, ins, whole)
+        stages, callbacks = _run_passes(request, ins, whole)
         chosen = whole
-    return Partitioned(program.name, mesh, stages, program.ins, program.outs, tuple(stored), tuple(chosen))
+    return Partitioned(
+        program.name, mesh, stages, program.ins, program.outs, tuple(stored), tuple(chosen), callbacks
+    )
 
 
-def _run_passes(request: Request, ins: list[Layout], outs: Sequence[Layout | None]) -> dict[str, Module]:
-    module = request.program.import_on(request.mesh)
+def _run_passes(
+    request: Request, ins: list[Layout], outs: Sequence[Layout | None]
+) -> tuple[dict[str, Module], tuple[Any, ...]]:
+    module, callbacks = request.program.import_on(request.mesh)
     main = module.main
     for value, layout in zip(main.body.args, ins, strict=True):
         value.layout = padded(layout, value.type.rank)
@@ -157,7 +162,7 @@ def _run_passes(request: Request, ins: list[Layout], outs: Sequence[Layout | Non
         attrs.pop("layout", None)
         if layout is not None:
             attrs["layout"] = padded(layout, value.type.rank)
-    return compile_module(module, request.options)
+    return compile_module(module, request.options), callbacks
 
 
 def padded(layout: Layout, rank: int) -> Layout:

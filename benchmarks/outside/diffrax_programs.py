@@ -24,7 +24,6 @@ def _solve(field, start, args, steps):
         args,
         stepsize_controller=steps,
         saveat=diffrax.SaveAt(ts=jnp.linspace(0.0, 2.0, 9)),
-        throw=False,  # raising from inside a compiled program calls back to the host, which a partitioned one can't
     ).ys
 
 

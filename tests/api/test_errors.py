@@ -28,7 +28,7 @@ def on(mesh, *spec):
 
 
 def calls_host(x):
-    return jax.pure_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+    return jax.experimental.io_callback(lambda v: v, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
 
 def prints(x):
@@ -99,7 +99,7 @@ CASES = {
     "host callback": (
         run(calls_host),
         UnsupportedError,
-        r"test_errors\.py:\d+.*pure_callback calls back to the host",
+        r"test_errors\.py:\d+.*io_callback calls back to the host",
     ),
     "debug print": (run(prints), UnsupportedError, r"test_errors\.py:\d+.*calls back to the host"),
     "relayout": (run(lambda x: spmd.relayout(x, P("q"))), LayoutError, "relayout: .*no axis 'q'"),

@@ -145,3 +145,24 @@ def test_grad_through_shard_map_inside():
 
     got = spmd.spmd_jit(jax.grad(f), mesh=MESH, in_layouts=(P("b"), P()))(W, X)
     np.testing.assert_allclose(got, jax.grad(lambda w: jnp.tanh(X @ w).sum())(W), rtol=1e-4, atol=1e-5)
+
+
+def test_pure_callback():
+    """On whole operands, also within a branch, and beside those of the function around."""
+
+    def host(function, x):
+        return jax.pure_callback(function, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def fun(x):
+        y = host(lambda v: np.sin(v), x * 2)
+        return y + jax.lax.cond(x.sum() > 0, lambda y: host(lambda v: np.cos(v), y), lambda y: y, y)
+
+    x = np.random.RandomState(0).rand(8, 4).astype(np.float32)
+    step = spmd.spmd_jit(
+        fun, mesh=spmd.create_mesh([("a", 4), ("b", 2)]), in_layouts=P("a"), out_layouts=P("a")
+    )
+    want = np.sin(2 * x) + np.cos(np.sin(2 * x))
+    np.testing.assert_allclose(step(x), want, rtol=1e-5)
+    assert "fallback: custom_call" in step.lower(x).explain()
+    around = jax.jit(lambda x: host(lambda v: v * 5, x) + step(x) + host(lambda v: v * 3, x))
+    np.testing.assert_allclose(around(x), want + 8 * x, rtol=1e-5)
