@@ -42,8 +42,12 @@ def difference(got: np.ndarray, want: np.ndarray) -> str:
         return f"{got.dtype}{got.shape} instead of {want.dtype}{want.shape}"
     if want.dtype.kind != "f":
         return "" if np.array_equal(got, want) else "other integers"
-    scale = 1e-4 * max(1.0, float(np.abs(want).max(initial=0)))
-    return "" if np.allclose(got, want, rtol=1e-4, atol=scale) else f"off by {np.abs(got - want).max()}"
+    scale = 2e-4 * max(1.0, float(np.abs(want).max(initial=0)))
+    return (
+        ""
+        if np.allclose(got, want, rtol=1e-4, atol=scale, equal_nan=True)
+        else f"off by {np.abs(got - want).max()}"
+    )
 
 
 def check(plain: str, annotated: str, arguments: list[np.ndarray]) -> str:

@@ -8,6 +8,12 @@ from random import Random
 from typing import NamedTuple
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16)
+_GROWING = (
+    "add",
+    "subtract",
+    "dot_general",
+    "reduce",
+)  # a tanh behind keeps numbers, and so rounding errors, small
 
 
 class Tensor(NamedTuple):
@@ -70,6 +76,9 @@ def _nodes(rng: Random, args: tuple[Tensor, ...], ops: int, depth: int) -> tuple
         if node is not None and math.prod(node.type.shape) <= 4096:
             nodes.append(node)
             values.append(node.type)
+            if node.kind in _GROWING and node.type.dtype == "f32":
+                nodes.append(Node("tanh", (len(values) - 1,), node.type))
+                values.append(node.type)
     return tuple(nodes) or (_unary(_Draw(rng, values, len(values) - 1, depth)),)
 
 
@@ -112,7 +121,7 @@ def _binary(d: _Draw) -> Node:
 
 
 def _convert(d: _Draw) -> Node:
-    # From float to int a rounding difference would show; tanh's range leaves nothing but signs of nearly 0.
+    # From float to int a rounding difference would show.
     if d.type.dtype == "f32":
         return _unary(d)
     return Node("convert", (d.at,), Tensor(d.type.shape, "f32"))
@@ -150,7 +159,7 @@ def _broadcast(d: _Draw) -> Node | None:
 
 
 def _dot(d: _Draw) -> Node | None:
-    """A product with any value that has a dim of the same size; its tanh keeps numbers small."""
+    """A product with any value that has a dim of the same size."""
     dim = d.dim()
     if dim is None or d.type.dtype != "f32":
         return None

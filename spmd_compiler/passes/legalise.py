@@ -96,15 +96,17 @@ class _Writer:
         hit = env.get((value, layout))
         if hit is not None:
             return hit
+        new = Value(value.type, layout)
         op = self.remade.get(value)
         if op is not None and not layout.partial:
             operands = [self.get(v, Layout.replicated(0), out, env, reason, loc) for v in op.operands]
-            new = Value(value.type, layout)
-            out.ops.append(Op(op.name, operands, [new], op.attrs, (), op.loc))
-        else:
-            source = self.get(value, self.parent(value, layout), out, env, reason, loc)
-            new = Value(value.type, layout)
-            out.ops.append(Op("relayout", [source], [new], {"cause": reason}, (), loc))
+            again = Op(op.name, operands, [new], op.attrs, (), op.loc)
+            if self.engine.book.rule(op).covers(again, self.engine.mesh):  # no rule cuts a dim of size 1
+                out.ops.append(again)
+                env[value, layout] = new
+                return new
+        source = self.get(value, self.parent(value, layout), out, env, reason, loc)
+        out.ops.append(Op("relayout", [source], [new], {"cause": reason}, (), loc))
         env[value, layout] = new
         return new
 
