@@ -98,7 +98,9 @@ class Lowered:
                 ".stablehlo(), or use a mesh of devices"
             )
         jitted = part.jitted(self._out_tree, self._arguments.donated)
-        return Compiled(jitted.lower(*part.ins).compile(), part, self._arguments, self._quiet)
+        with part.precision():
+            executable = jitted.lower(*part.ins).compile()
+        return Compiled(executable, part, self._arguments, self._quiet)
 
 
 class Compiled:
@@ -127,8 +129,9 @@ class Compiled:
                     f"{path} has shape {jax.numpy.shape(leaf)}; it was compiled for {want.shape}"
                 )
         part = self._partitioned
-        moved = self._placer.place(leaves, paths, part.in_shardings, part.mesh)
-        return self._executable(*(leaves if moved is None else moved))
+        with part.precision():
+            moved = self._placer.place(leaves, paths, part.in_shardings, part.mesh)
+            return self._executable(*(leaves if moved is None else moved))
 
     def as_text(self) -> str:
         """The optimized HLO."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +20,8 @@ from .ir.types import TensorType
 from .layout import Layout as PublicLayout
 from .mesh import Mesh
 from .refinement import Refinement
+
+_WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 
 
 @dataclass(eq=False)
@@ -47,6 +50,11 @@ class Partitioned:
     @cached_property
     def out_shardings(self) -> tuple[NamedSharding, ...]:
         return tuple(PublicLayout.from_ir(x, self.mesh).to_jax() for x in self.out_layouts)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The context to compile and run in: programs from elsewhere have 64-bit types though JAX is set to 32."""
+        wide = any(str(struct.dtype) in _WIDE for struct in (*self.ins, *self.outs))
+        return jax.enable_x64(True) if wide else nullcontext()
 
     def run(self, *args: Any) -> list[Any]:
         """The program on (traced) global arrays: a `shard_map` around the module of a device."""

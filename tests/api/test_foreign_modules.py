@@ -234,3 +234,21 @@ def test_functions_that_call_themselves_are_refused():
     }"""
     with pytest.raises(UnsupportedError, match="@again calls itself"):
         spmd.from_stablehlo(text)
+
+
+def test_numbers_of_64_bits_stay_so_though_jax_is_set_to_32():
+    text = """module {
+      sdy.mesh @mesh = <["a"=4, "b"=2]>
+      func.func @main(%x: tensor<8xf64> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}]>}, %i: tensor<8xi64>)
+          -> (tensor<f64>, tensor<8xi64>) {
+        %c = stablehlo.constant dense<0.0> : tensor<f64>
+        %s = stablehlo.reduce(%x init: %c) applies stablehlo.add across dimensions = [0]
+            : (tensor<8xf64>, tensor<f64>) -> tensor<f64>
+        %j = stablehlo.add %i, %i : tensor<8xi64>
+        return %s, %j : tensor<f64>, tensor<8xi64>
+      }
+    }"""
+    x, i = 1 + 1e-12 * np.arange(8.0), np.arange(8) + (1 << 40)
+    _, (total, doubled) = run(text, x, i)
+    assert total.dtype == np.float64 and abs(float(total) - x.sum()) < 1e-14
+    np.testing.assert_array_equal(doubled, 2 * i)
