@@ -1,4 +1,5 @@
-"""Random StableHLO modules with random annotations through `from_stablehlo`, beside the plain module on one device.
+"""Random StableHLO modules with random annotations through `from_stablehlo`, beside the plain module on one device; and
+modules with mistakes in their annotations, which must be taken or refused with an SpmdError.
 
 Run: `python -m benchmarks.fuzz_stablehlo --seconds 600 [--seed 0] [--ops 12]`. Prints what fails with its seed, and writes
 the module to `--keep DIR` if given. The exit status is 1 if anything failed.
@@ -28,6 +29,7 @@ def main() -> None:
     os.environ.setdefault("NPROC", "16")
     spmd.configure_virtual_cpus(8)
     from benchmarks.modules.check import judge
+    from benchmarks.modules.mistakes import judge_mistakes
 
     end = time.monotonic() + options.seconds
     verdicts: Counter[str] = Counter()
@@ -41,6 +43,9 @@ def main() -> None:
                 options.keep.mkdir(parents=True, exist_ok=True)
                 (options.keep / f"{seed}.mlir").write_text(found.annotated)
                 (options.keep / f"{seed}.plain.mlir").write_text(found.plain)
+        if problem := judge_mistakes(Random(seed), 5, count=3):
+            verdicts["mistakes wrong"] += 1
+            print(f"seed {seed}: {problem}", flush=True)
         seed += 1
     print(", ".join(f"{name}: {count}" for name, count in sorted(verdicts.items())))
     sys.exit(any(name.endswith("wrong") for name in verdicts))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from benchmarks.modules.annotate import STYLES
 from benchmarks.modules.check import difference, judge
+from benchmarks.modules.mistakes import judge_mistakes, with_mistake
 from benchmarks.modules.programs import draw_program
 
 
@@ -17,6 +18,20 @@ from benchmarks.modules.programs import draw_program
 def test_annotated_modules_compute_what_plain_ones_do(seed):
     found = judge(Random(seed), 8)
     assert not found.problem, found.annotated
+
+
+@given(st.integers(0, 1 << 20))
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_mistakes_in_annotations_are_clear_errors(seed):
+    problem = judge_mistakes(Random(seed), 5, count=4)
+    assert not problem, problem
+
+
+def test_a_mistake_changes_one_place():
+    text = STYLES["hlo"](Random(1), 0.9).module(draw_program(Random(1), 5))
+    broken = {with_mistake(Random(seed), text) for seed in range(20)}
+    assert len(broken) > 10
+    assert all(abs(len(b) - len(text)) < 9 for b in broken)
 
 
 @pytest.mark.parametrize("style", STYLES)
