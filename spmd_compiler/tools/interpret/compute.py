@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -105,16 +106,26 @@ def _framed(x: Array, padding: Sequence[tuple[int, int]], spread: Sequence[int],
     return out[tuple(crop)]
 
 
+def _reduced(ufunc: np.ufunc, x: Array) -> Array:
+    """Over the first dim, in the type of the elements."""
+    return (
+        ufunc.reduce(x, axis=0)
+        if ufunc in (np.maximum, np.minimum)
+        else ufunc.reduce(x, axis=0, dtype=x.dtype)
+    )
+
+
 def reduce(op: Op, args: list[Array], combine: Region) -> list[Array]:
     half, dims = len(args) // 2, op.attrs["dimensions"]
     kind = reducer_kind(op.regions[0])
     keep = [d for d in range(args[0].ndim) if d not in dims]
-    flat = [x.transpose(*dims, *keep).reshape(-1, *(x.shape[d] for d in keep)) for x in args[:half]]
+    count = math.prod(args[0].shape[d] for d in dims)
+    flat = [x.transpose(*dims, *keep).reshape(count, *(x.shape[d] for d in keep)) for x in args[:half]]
     shape = flat[0].shape[1:]
     have = [np.broadcast_to(i, shape) for i in args[half:]]
     if kind in _FAST and half == 1 and args[0].dtype.kind in "fciu" and args[0].dtype.itemsize >= 4:
         with np.errstate(all="ignore"):
-            return [_FAST[kind](have[0], _FAST[kind].reduce(flat[0], axis=0)) if len(flat[0]) else have[0]]
+            return [_FAST[kind](have[0], _reduced(_FAST[kind], flat[0])) if len(flat[0]) else have[0]]
     for k in range(len(flat[0])):
         have = combine([*have, *(x[k] for x in flat)])
     return [np.broadcast_to(x, shape) for x in have]
