@@ -6,14 +6,14 @@ Floats hold small integers, which every order of summation adds up to the same: 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ...ir.graph import Block, Function, Module, Op, Value
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
-from ...ir.types import TensorType, numpy_dtype
+from ...ir.types import TensorType, Type, numpy_dtype
 
 EXACT = {
     "f32": 2.0**22,
@@ -39,6 +39,10 @@ MESHES: tuple[tuple[int, ...], ...] = (
     (2, 2, 2),
     (3, 2, 2),
 )
+
+
+FLOATS = ("f32", "f64", "bf16")
+NUMBERS = (*FLOATS, "i32")
 
 
 class Scope:
@@ -71,7 +75,7 @@ class Scope:
         self,
         name: str,
         operands: list[Value],
-        type: TensorType,
+        type: Type,
         bound: float,
         attrs: dict[str, object] | None = None,
         regions: tuple[Block, ...] = (),
@@ -82,7 +86,7 @@ class Scope:
         self,
         name: str,
         operands: list[Value],
-        types: list[TensorType],
+        types: Sequence[Type],
         bounds: list[float],
         attrs: dict[str, object] | None = None,
         regions: tuple[Block, ...] = (),
@@ -129,6 +133,27 @@ class Scope:
         return self.constant(numbers > 0 if type.dtype == "i1" else numbers, type)
 
 
+def reducer(name: str, dtype: str) -> Block:
+    scalar = TensorType((), dtype)
+    a, b, out = Value(scalar), Value(scalar), Value(scalar)
+    return Block([a, b], [Op(name, [a, b], [out], {})], [out])
+
+
+def neutral(s: Scope, name: str, dtype: str) -> Value:
+    """What leaves the other operand as it is, or sometimes not."""
+    if s.rng.random() < 0.15:
+        return s.scalar(dtype, 2)
+    if name in ("maximum", "minimum"):
+        low = -(2**31) if dtype == "i32" else -np.inf
+        high = 2**31 - 1 if dtype == "i32" else np.inf
+        return s.scalar(dtype, low if name == "maximum" else high)
+    return s.scalar(dtype, 1 if name in ("multiply", "and") else 0)
+
+
+def some_dims(s: Scope, rank: int, least: int = 1) -> tuple[int, ...]:
+    return tuple(sorted(s.rng.sample(range(rank), s.rng.randint(least, rank))))
+
+
 def size(rng: random.Random) -> int:
     return rng.choice((1, 2, 3, 4, 4, 5, 6, 7, 8, 8, 9, 12, 13, 16))
 
@@ -139,6 +164,11 @@ def tensor(rng: random.Random, dtype: str | None = None) -> TensorType:
     while np.prod(shape) > 600:
         shape[rng.randrange(rank)] = 2 if rng.random() < 0.9 else 0
     return TensorType(tuple(shape), dtype or rng.choice(DTYPES))
+
+
+def indices_of(s: Scope, shape: tuple[int, ...]) -> Value:
+    known = s.pick(lambda v: v.type.shape == shape and v.type.dtype == "i32")
+    return known if known is not None and s.rng.random() < 0.5 else s.data(TensorType(shape, "i32"), -2, 9)
 
 
 def layout(rng: random.Random, rank: int, mesh: Mesh, density: float = 0.8) -> Layout:

@@ -12,6 +12,7 @@ import scipy.linalg
 from ...ir.graph import Op
 from ...ir.optable import reducer_kind
 from ...ir.types import numpy_dtype
+from .elementwise import total_order
 
 Array = np.ndarray
 Region = Callable[[Sequence[Array]], list[Array]]
@@ -216,9 +217,9 @@ def sort(op: Op, args: list[Array], before: Region) -> list[Array]:
 
 
 def top_k(op: Op, x: Array) -> list[Array]:
+    """Floats are in total order: NaN before all others, the negative NaN behind them. Ties: the lower index first."""
     k = op.attrs["k"]
-    wide = x.astype(np.float64) if x.dtype.kind in "fV" else x.astype(object)
-    key = np.where(np.isnan(wide), -np.inf, -wide) if x.dtype.kind in "fV" else -wide
+    key = -(total_order(x) if x.dtype.kind in "fV" else x).astype(object)
     order = np.argsort(key, axis=-1, kind="stable")[..., :k]
     return [np.take_along_axis(x, order, -1), order.astype(numpy_dtype(op.results[1].type.dtype))]
 

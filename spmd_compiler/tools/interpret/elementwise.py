@@ -146,11 +146,11 @@ _COMPARE = {
 
 def _compare(op: Op, a: Array, b: Array) -> Array:
     if op.attrs.get("compare_type") == "TOTALORDER":
-        a, b = _total_order(a), _total_order(b)
+        a, b = total_order(a), total_order(b)
     return _COMPARE[op.attrs["comparison_direction"]](a, b)
 
 
-def _total_order(a: Array) -> Array:
+def total_order(a: Array) -> Array:
     """Integers in the order -NaN < -Inf < … < -0 < 0 < … < Inf < NaN."""
     bits = a.view(np.dtype(f"i{a.dtype.itemsize}"))
     return np.where(bits < 0, np.iinfo(bits.dtype).min - bits - 1, bits)
