@@ -10,9 +10,9 @@ import jax
 from .errors import ArgumentError, ParseError
 from .ir import layout as ir_layout
 from .ir import mesh as ir_mesh
-from .ir.annotations import AnnotationError
 from .ir.graph import Module, Value
 from .ir.importer import import_module
+from .ir.scanner import AnnotationError
 from .ir.types import TensorType, numpy_dtype
 from .layout import Layout, is_layout_leaf, leaf_layout
 from .lowered import Lowered

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from .programs import Tensor
-from .shardings import Meshes, draw_hlo, draw_meshes, draw_shardy, tiled
+from .shardings import Meshes, draw_hlo, draw_meshes, draw_named, draw_shardy, tiled
 from .writer import Writer
 
 
@@ -183,13 +183,19 @@ class RoundTripWriter(ShardyWriter):
 
 
 class HloWriter(AnnotatedWriter):
-    """`mhlo.sharding` strings, and manual regions between custom calls."""
+    """`mhlo.sharding` strings of tiles, and manual regions between custom calls."""
+
+    named = False
 
     def module_attributes(self) -> str:
         return f"mhlo.num_partitions = {self.meshes.devices} : i32"
 
     def sharding(self, type: Tensor, even: bool = False) -> str:
-        return f'mhlo.sharding = "{draw_hlo(self.rng, type.shape, self.meshes.devices, even)}"'
+        if self.named:
+            text = draw_named(self.rng, type.shape, self.meshes, even)
+        else:
+            text = draw_hlo(self.rng, type.shape, self.meshes.devices, even)
+        return f'mhlo.sharding = "{text}"'
 
     def argument(self, type: Tensor, public: bool) -> str:
         return self.sharding(type, self.even) if self.some() else ""
@@ -207,7 +213,7 @@ class HloWriter(AnnotatedWriter):
             if open:
                 attrs += f', backend_config = "unspecified_dims=[{",".join(open)}]"'
             name = self.custom_call("Sharding", name, (type, type), attrs, lines)
-        return self._manual(name, type, lines) if self.some(0.15) else name
+        return self._manual(name, type, lines) if not self.named and self.some(0.15) else name
 
     def _manual(self, name: str, type: Tensor, lines: list[str]) -> str:
         text = tiled(self.rng, type.shape, self.meshes.devices, even=True, regular=True)
@@ -225,4 +231,10 @@ class HloWriter(AnnotatedWriter):
         return self.one("stablehlo.negate $", name, type, lines)
 
 
-STYLES = {"shardy": ShardyWriter, "round trip": RoundTripWriter, "hlo": HloWriter}
+class NamedHloWriter(HloWriter):
+    """`mhlo.sharding` strings over named axes."""
+
+    named = True
+
+
+STYLES = {"shardy": ShardyWriter, "round trip": RoundTripWriter, "hlo": HloWriter, "named": NamedHloWriter}

@@ -39,7 +39,7 @@ def with_mistake(rng: Random, text: str) -> str:
 def judge_mistakes(rng: Random, ops: int, count: int) -> str:
     """What is wrong with how modules with mistakes are taken: any exception but an SpmdError; "" if nothing is."""
     program = draw_program(rng, ops)
-    text = STYLES[rng.choice(("round trip", "hlo"))](rng, 0.6).module(program)
+    text = STYLES[rng.choice(("round trip", "hlo", "named"))](rng, 0.6).module(program)
     for _ in range(count):
         broken = with_mistake(rng, text)
         try:

@@ -120,6 +120,19 @@ def draw_hlo(rng: Random, shape: Shape, devices: int, even: bool) -> str:
     return tiled(rng, shape, devices, even)
 
 
+def draw_named(rng: Random, shape: Shape, meshes: Meshes, even: bool) -> str:
+    """An `mhlo.sharding` over a mesh's axes by name."""
+    kind = rng.random()
+    if kind < 0.05:
+        return f"{{maximal_mesh[device_id={rng.randrange(meshes.devices)}]}}"
+    name, _, rest = draw_shardy(rng, shape, meshes, even).partition(", ")
+    axes, _, ids = meshes.declared[name[1:]].partition(", device_ids=")
+    quoted = rng.random() < 0.5
+    text = f"mesh{axes}" + (f", device_ids=({ids[1:-1]})" if ids else "")
+    text += ", replicated" if kind < 0.15 else f", {rest}"
+    return "{" + text.replace('"', "'" if quoted else "") + "}"
+
+
 def tiled(rng: Random, shape: Shape, devices: int, even: bool, regular: bool = False) -> str:
     """A string with tiles, whose devices are an iota or a list. `regular`: in an order that some mesh axes give."""
     tiles = [1] * len(shape)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from .annotations import TileText
+from .hlo_sharding import TileText
 from .mesh import Mesh, merge_axes
 
 Atom = tuple[int, int]

@@ -10,6 +10,7 @@ from jaxlib.mlir.dialects import stablehlo
 
 from ..errors import SpmdError
 from .attributes import AttributeReader
+from .captures import OPEN_REGIONS, close_region
 from .constants import read_blob, read_dense
 from .context import parse_stablehlo
 from .graph import Block, Dense, Function, Loc, Module, Op, Raw, Value
@@ -51,6 +52,7 @@ class _Importer:
         self._constants: dict[ir.Attribute, Dense] = {}
         self._blobs: dict[str, bytes] | None = None
         self._values: dict[ir.Value, Value] = {}
+        self._made: dict[Value, Op] = {}  # the constant ops so far, by result
 
     def module(self, mesh: Mesh) -> Module:
         top = self._module.operation
@@ -115,7 +117,11 @@ class _Importer:
 
     def _regions(self, op: ir.Operation, name: str) -> tuple[Block, ...]:
         end = terminator(name)
-        return tuple(self._block(op, end, None, i) for i in range(len(op.regions)))
+        regions = tuple(self._block(op, end, None, i) for i in range(len(op.regions)))
+        if name not in OPEN_REGIONS:
+            for region in regions:
+                close_region(region, self._made, self._loc(op))
+        return regions
 
     def _block(self, owner: ir.Operation, end: str, names: list[str] | None, index: int = 0) -> Block:
         blocks = owner.regions[index].blocks
@@ -155,6 +161,8 @@ class _Importer:
                 attrs = self._attrs(op, name)
             regions = self._regions(op, name) if len(op.regions) else ()
             ops.append(Op(name, operands, results, attrs, regions, self._loc(op)))
+            if name == "constant":
+                self._made[results[0]] = ops[-1]
         if returns is None:
             raise SpmdError(f"{self._loc(owner)}: a region of {owner.name} does not end in {end}")
         return Block(args, ops, returns)

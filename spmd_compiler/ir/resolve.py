@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ..errors import LayoutError, MeshError
-from .annotations import MeshText, ShardyText, TileText, parse_hlo_sharding, parse_shardings
+from .annotations import DimText, MeshText, ShardyText, parse_shardings
 from .device_order import axes_of, common_mesh, ordered_mesh, tile_atoms
+from .hlo_sharding import NamedText, TileText, parse_hlo_sharding
 from .layout import Layout, canonical
 from .mesh import Mesh, parse_axis
 from .types import Type
@@ -38,7 +39,7 @@ class ShardingResolver:
         self._meshes = meshes
         self._renames: dict[MeshText, dict[str, tuple[str, ...]] | None] = {}
         self._shardy: dict[str, tuple[ShardyText, ...]] = {}
-        self._hlo: dict[str, tuple[TileText, ...]] = {}
+        self._hlo: dict[str, tuple[TileText | NamedText, ...]] = {}
         self._cuts: dict[str, tuple[int, ...]] = {}  # per axis where its sub-axes begin and end
 
     def shardy(self, text: str, types: Sequence[Type], where: str) -> list[Resolved]:
@@ -59,7 +60,12 @@ class ShardingResolver:
             parsed *= len(types)
         if len(parsed) != len(types):
             raise LayoutError(f"{where}: {len(parsed)} shardings for {len(types)} values: {text}")
-        return [self._from_tiles(p, t, text, where, open) for p, t in zip(parsed, types, strict=True)]
+        return [
+            self._from_named(p, t, where)
+            if isinstance(p, NamedText)
+            else self._from_tiles(p, t, text, where, open)
+            for p, t in zip(parsed, types, strict=True)
+        ]
 
     def axes(self, names: Iterable[str], mesh: str | MeshText, where: str) -> tuple[str, ...] | None:
         """Axes of a mesh of the text as axes of ours; None if ours has no such pieces."""
@@ -161,6 +167,16 @@ class ShardingResolver:
             return self._irregular(f"{where}: {layout}", type)
         return Resolved(layout, tuple(i for i, d in enumerate(sharding.dims) if d.open))
 
+    def _from_named(self, named: NamedText, type: Type, where: str) -> Resolved:
+        sharding = named.sharding
+        manual = self.axes(named.manual, sharding.mesh, where) if named.manual else None
+        if manual and not sharding.dims:
+            return Resolved(None, (), manual)
+        closed = (DimText(()),) * (type.rank - len(sharding.dims))
+        return self._from_shardy(sharding._replace(dims=(*sharding.dims, *closed)), type, where)._replace(
+            manual=manual
+        )
+
     def _from_tiles(
         self, tiles: TileText, type: Type, text: str, where: str, open: tuple[int, ...]
     ) -> Resolved:
@@ -258,7 +274,8 @@ def find_mesh(meshes: Iterable[MeshText], hlo: Iterable[str], devices: int) -> M
     if named:
         largest = max(named, key=lambda m: math.prod(size for _, size in m.axes))
         return text_mesh(largest) or text_mesh(MeshText(largest.axes)) or Mesh([])
-    tilings = [t for text in hlo for t in parse_hlo_sharding(text) if t.kind == "tiled"]
+    found = [t for text in hlo for t in parse_hlo_sharding(text)]
+    tilings = [t for t in found if isinstance(t, TileText) and t.kind == "tiled"]
     counts = {math.prod(t.tiles) for t in tilings}
     if len(counts) > 1:
         raise MeshError(f"shardings for {' and '.join(map(str, sorted(counts)))} devices in one program")

@@ -57,7 +57,7 @@ class Annotate:
     def __call__(self, module: Module) -> Module:
         read_round_trip(module)
         meshes = {name: parse_mesh(raw.text) for name, raw in module.attrs.get("sdy.mesh", ())}
-        devices = int(module.attrs.get("mhlo.num_partitions", 1))
+        devices = _number(module.attrs.get("mhlo.num_partitions", 1))
         mesh = program_mesh(module, meshes, devices, self.mesh)
         work = _Annotator(module, ShardingResolver(mesh, meshes))
         work.run()
@@ -256,6 +256,11 @@ class _Annotator:
             self.module.functions[copy] = function
             self._block(function.body, manual=True)
         return copy
+
+
+def _number(value: Any) -> int:
+    """An integer attribute of any width: other than JAX's own they are text, `8 : i64`."""
+    return int(value.text.partition(":")[0]) if isinstance(value, Raw) else int(value)
 
 
 def _over(layout: Layout, manual: tuple[str, ...]) -> Layout:

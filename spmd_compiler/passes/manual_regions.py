@@ -52,6 +52,11 @@ class _Former:
         moved = self._sources()
         for op in self.block.ops:
             self._assign(op, moved)
+        for value in self.block.returns:
+            if value in self.region:
+                raise LayoutError(
+                    f"{self.producer[value].loc}: a value of a manual region is used outside; it leaves by @{LEAVE}"
+                )
         regions = list({id(r): r for r in self.region.values()}.values())
         inside = {op for r in regions for op in (*r.enters, *r.ops, *r.leaves)}
         at: dict[Op, list[_Region]] = {}

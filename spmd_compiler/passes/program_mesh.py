@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import MeshError
 from ..ir.annotations import MeshText, parse_shardings
 from ..ir.graph import Function, Module, Op, Raw
+from ..ir.hlo_sharding import NamedText, parse_hlo_sharding
 from ..ir.mesh import Mesh
 from ..ir.resolve import find_mesh
 from .manual_regions import LEAVE
@@ -35,11 +36,18 @@ def program_mesh(module: Module, meshes: dict[str, MeshText], devices: int, give
             used.update(found)
             if op.name == "manual_computation":
                 bound.update(found)
+    at_borders = [op.attrs for op in ops if _crosses(op)]
+    found = (a.get("mhlo.sharding") for a in (*at_borders, *_dicts(main, ops)))
+    hlo = list(dict.fromkeys(text for text in found if isinstance(text, str)))
+    used.update(
+        (s.sharding.mesh, None)
+        for text in hlo
+        for s in parse_hlo_sharding(text)
+        if isinstance(s, NamedText) and isinstance(s.sharding.mesh, MeshText)
+    )
     named = [m for m in bound if m.axes] or [m for m in used if m.axes] or list(meshes.values())
     if given is None:
-        at_borders = [op.attrs for op in ops if _crosses(op)]
-        hlo = (a.get("mhlo.sharding") for a in (*at_borders, *_dicts(main, ops)))
-        return find_mesh(named, [text for text in hlo if isinstance(text, str)], devices)
+        return find_mesh(named, hlo, devices)
     sizes = {math.prod(size for _, size in m.axes) for m in named if m.axes}
     if sizes and given.size not in sizes:
         counts = " and ".join(map(str, sorted(sizes)))

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from ..errors import LayoutError
+from ..ir.annotations import split_shardings
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.locations import unescape
 from .manual_regions import copy_block
@@ -33,9 +34,9 @@ _NO_SHARDINGS, _NO_AXES = Raw("#sdy.sharding_per_value<[]>"), Raw("#sdy<manual_a
 
 def read_round_trip(module: Module) -> None:
     """Rewrites an imported module in place. Raises LayoutError where the calls of a manual computation don't fit."""
-    meshes = _take(module.attrs).get("meshes")
-    if meshes is not None:
-        found = ((n, Raw(unescape(m[1:-1]) if m[0] == '"' else m)) for n, m in _ENTRY.findall(meshes))
+    top = _take(module.attrs)
+    if "meshes" in top:
+        found = ((n, Raw(unescape(m[1:-1]) if m[0] == '"' else m)) for n, m in _ENTRY.findall(top["meshes"]))
         module.attrs["sdy.mesh"] = (*module.attrs.get("sdy.mesh", ()), *found)
     for function in module.functions.values():
         for attrs in (*function.arg_attrs, *function.result_attrs):
@@ -46,7 +47,22 @@ def read_round_trip(module: Module) -> None:
                 _restore(op.attrs)
             op.name = _RENAMED.get(_target(op), op.name)
         _result_shardings(function)
+    for key, dicts in (
+        ("tuple_args_shardings", module.main.arg_attrs),
+        ("tuple_results_shardings", module.main.result_attrs),
+    ):
+        if key in top:
+            _spread(top[key], dicts)
     _Former(module).run()
+
+
+def _spread(text: str, dicts: list[dict[str, Any]]) -> None:
+    """Shardings of all arguments or results, as programs have that take one tuple."""
+    shardings = split_shardings(text)
+    if len(shardings) != len(dicts):
+        raise LayoutError(f"{len(shardings)} shardings for {len(dicts)} values of @main: {text}")
+    for attrs, sharding in zip(dicts, shardings, strict=True):
+        attrs["sdy.sharding"] = Raw(f"#sdy.sharding{sharding}")
 
 
 def _take(attrs: dict[str, Any]) -> dict[str, str]:

@@ -221,6 +221,58 @@ def test_malformed_strings_are_errors(sharding, message):
         spmd.from_stablehlo(text)
 
 
+def test_mhlo_shardings_over_named_axes():
+    text = f"""module attributes {{mhlo.num_partitions = 8 : i64}} {{
+      func.func @main(%x: {T} {{mhlo.sharding = "{{mesh['a'=4,'b'=2], [{{'b'}}, {{'a'}}]}}"}}) -> {T} {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{mesh[a=4,b=2], [{{a}}]}}"}} : ({T}) -> {T}
+        %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{mesh[a=4,b=2], [], manual={{a,b}}}}"}}
+            : ({T}) -> tensor<2x8xf32>
+        %2 = stablehlo.negate %1 : tensor<2x8xf32>
+        %3 = stablehlo.custom_call @SPMDShardToFullShape(%2) {{mhlo.sharding = "{{mesh[a=4,b=2], [{{a}}, {{}}]}}"}}
+            : (tensor<2x8xf32>) -> {T}
+        return %3 : {T}
+      }}
+    }}"""
+    x = numbers(8, 8)
+    lowered, (got,) = run(text, x)
+    np.testing.assert_array_equal(got, -x)
+    assert lowered.in_layouts[0].ir.dims == (("b",), ("a",))
+
+
+def test_a_manual_value_must_leave_its_region():
+    text = f"""module {{
+      func.func @main(%x: {T}) -> tensor<1x8xf32> {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = "{{devices=[8,1]<=[8]}}"}} : ({T}) -> {T}
+        %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = "{{manual}}"}} : ({T}) -> tensor<1x8xf32>
+        return %1 : tensor<1x8xf32>
+      }}
+    }}"""
+    with pytest.raises(LayoutError, match="it leaves by @SPMDShardToFullShape"):
+        spmd.from_stablehlo(text)
+
+
+REDUCE = """module {{
+  func.func @main(%x: tensor<8x8xf32>, %y: tensor<f32>) -> tensor<8xf32> {{
+    %c = stablehlo.constant dense<2.0> : tensor<f32>
+    %0 = stablehlo.reduce(%x init: %c) across dimensions = [0] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+      reducer(%a: tensor<f32>, %b: tensor<f32>) {{
+      %1 = stablehlo.add %a, %b : tensor<f32>
+      %2 = stablehlo.minimum %1, {} : tensor<f32>
+      stablehlo.return %2 : tensor<f32>
+    }}
+    return %0 : tensor<8xf32>
+  }}
+}}"""
+
+
+def test_reducers_may_use_constants_of_the_code_around_them():
+    x = np.abs(numbers(8, 8)) + 1
+    _, (got,) = run(REDUCE.format("%c"), x, np.float32(0))
+    np.testing.assert_array_equal(got, np.full(8, 2, np.float32))
+    with pytest.raises(UnsupportedError, match="the region uses a value of the program around it"):
+        spmd.from_stablehlo(REDUCE.format("%y"))
+
+
 def test_functions_that_call_themselves_are_refused():
     text = """module {
       func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {

@@ -38,7 +38,12 @@ def test_a_mistake_changes_one_place():
 def test_what_is_written_is_annotated(style):
     rng = Random(5)
     text = STYLES[style](rng, 0.9).module(draw_program(rng, 12))
-    marks = {"shardy": "#sdy.sharding<", "round trip": "xla.sdy.sharding", "hlo": "mhlo.sharding"}
+    marks = {
+        "shardy": "#sdy.sharding<",
+        "round trip": "xla.sdy.sharding",
+        "hlo": "devices=[",
+        "named": "{mesh[",
+    }
     assert text.count(marks[style]) > 3
 
 

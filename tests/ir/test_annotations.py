@@ -8,20 +8,20 @@ from spmd_compiler.ir.annotations import (
     DimText,
     MeshText,
     ShardyText,
-    TileText,
-    parse_hlo_sharding,
     parse_manual_axes,
     parse_mesh,
     parse_sharding,
     parse_shardings,
 )
 from spmd_compiler.ir.device_order import axes_of, common_mesh, decompose, ordered_mesh, tile_atoms
+from spmd_compiler.ir.hlo_sharding import NamedText, TileText, parse_hlo_sharding
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.ir.resolve import ShardingResolver, find_mesh
 from spmd_compiler.ir.types import TensorType
 
 MESH = Mesh([("a", 4), ("b", 2)])
+AB = MeshText((("a", 2), ("b", 4)))
 MATRIX = TensorType((16, 16), "f32")
 
 
@@ -73,6 +73,28 @@ def test_shardings_per_value_meshes_and_manual_axes():
             '{devices=[2]<=[2] metadata={op_name="x" n={1}} shard_as 3}',
             [TileText("tiled", (2,), (), (), (2,), (0,))],
         ),
+        ("{maximal_mesh[device_id=3]}", [TileText("maximal", ids=(3,))]),
+        ("{{replicated}, /*index=5*/{unknown}}", [TileText("replicated"), TileText("unknown")]),
+        ("{mesh[], replicated}", [NamedText(ShardyText(MeshText(()), ()))]),
+        (
+            "{mesh[a=2,b=4], [{b,?}, {'a'}p1], replicated={}, metadata={{op_name=\"x\"}}}",
+            [NamedText(ShardyText(AB, (DimText(("b",), True), DimText(("a",), False, 1))))],
+        ),
+        (
+            "{mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)), [{'b':(2)2}], unreduced=max{'a'}}",
+            [
+                NamedText(
+                    ShardyText(
+                        MeshText(AB.axes, (0, 2, 4, 6, 1, 3, 5, 7)), (DimText(("b:(2)2",)),), (), ("a",)
+                    )
+                )
+            ],
+        ),
+        ("{mesh['a'=2,'b'=4], manual}", [NamedText(ShardyText(AB, ()), ("a", "b"))]),
+        (
+            "{mesh[x=2], device_ids=(1,0), [], manual={x}}",
+            [NamedText(ShardyText(MeshText((("x", 2),), (1, 0)), ()), ("x",))],
+        ),
         ("{{replicated}, {maximal device=0}}", [TileText("replicated"), TileText("maximal", ids=(0,))]),
     ],
 )
@@ -88,6 +110,9 @@ def test_hlo_sharding_text(text, want):
         (parse_hlo_sharding, "{replicated", 12),
         (parse_hlo_sharding, "{}", 2),
         (parse_hlo_sharding, "{sharded}", 2),
+        (parse_hlo_sharding, "{mesh[a=2,a=2], [{a}]}", 11),
+        (parse_hlo_sharding, "{mesh[a=2], device_ids=([2]T(1)), [{a}]}", 25),
+        (parse_hlo_sharding, "{mesh[a=2], {a}}", 13),
         (parse_sharding, '#sdy.sharding<@mesh, [{"a"]>', 27),
         (parse_sharding, "#sdy.sharding<@mesh, [], what={}>", 26),
     ],
@@ -192,6 +217,13 @@ def test_hlo_layouts():
     assert hlo("{devices=[1,1,4,2]<=[8] last_tile_dims={manual, replicated}}").manual == ("a",)
     assert hlo("{manual}").manual == ("a", "b")
     assert hlo("{unknown}").layout is None
+    assert hlo("{mesh['a'=4,'b'=2], [{'b'}, {'a'}]}").layout is Layout((("b",), ("a",)))
+    assert hlo("{mesh[x=8], [{x}]}").layout is Layout((("a", "b"), ()))
+    assert hlo("{mesh[a=4,b=2], [{?}, {?}]}").fully_open
+    assert hlo("{mesh[a=4,b=2], replicated}").layout is Layout.replicated(2)
+    assert hlo("{mesh[a=4,b=2], manual}").manual == ("a", "b")
+    found = hlo("{mesh[a=4,b=2], [{b}], manual={a}}")
+    assert (found.layout, found.manual) == (Layout((("b",), ())), ("a",))
 
 
 def test_an_irregular_order_of_devices_is_replicated_with_a_note():

@@ -104,3 +104,20 @@ def test_a_body_that_is_not_entered_is_an_error():
     )
     with pytest.raises(LayoutError, match="manual_computation_body_3 don't all enter"):
         spmd.from_stablehlo(text)
+
+
+def test_shardings_of_a_program_that_takes_one_tuple():
+    mesh = quoted('mesh<["a"=4, "b"=2]>')
+    text = f"""module attributes {{mhlo.frontend_attributes = {{
+        xla.sdy.tuple_args_shardings = "#sdy.sharding_per_value<[<{mesh}, [{{{quoted('"a"')}}}]>, <{mesh}, [{{?}}]>]>",
+        xla.sdy.tuple_results_shardings = "#sdy.sharding_per_value<[<{mesh}, [{{{quoted('"b"')}}}]>]>"}}}} {{
+      func.func @main(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {{
+        %0 = stablehlo.add %x, %y : tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }}
+    }}"""
+    lowered = spmd.from_stablehlo(text)
+    assert lowered.in_layouts[0].ir.dims == (("a",),)
+    assert lowered.out_layouts[0].ir.dims == (("b",),)
+    with pytest.raises(LayoutError, match="2 shardings for 1 values of @main"):
+        spmd.from_stablehlo(text.replace(", %y: tensor<8xf32>", "").replace("%x, %y", "%x, %x"))
