@@ -59,12 +59,17 @@ class _Importer:
         attrs = {k: self._attributes.attribute("module", k, top.attributes[k]) for k in top.attributes}
         name = attrs.pop("sym_name", "main")
         functions: dict[str, Function] = {}
+        broken: dict[str, SpmdError] = {}  # what can't be imported, which matters if anything calls it
         meshes: list[tuple[str, Raw]] = []
         mesh_data: list[tuple[str, Raw]] = []
         for view in self._module.body.operations:
             op = view.operation
             if op.name == "func.func":
-                function = self._function(op)
+                try:
+                    function = self._function(op)
+                except SpmdError as error:
+                    broken[ir.StringAttr(op.attributes["sym_name"]).value] = error
+                    continue
                 functions[function.name] = function
                 extra = self._extra(op)
                 if extra:
@@ -80,7 +85,11 @@ class _Importer:
             attrs["sdy.mesh"] = tuple(meshes)
         if mesh_data:
             attrs["stablehlo.mesh"] = tuple(mesh_data)
+        if broken and "main" not in functions:
+            raise next(iter(broken.values()))
         entry = _entry(functions)
+        if broken:
+            _check_reached(functions, entry, broken)
         if f"func.{entry}" in attrs:
             attrs["func.main"] = attrs.pop(f"func.{entry}")
         return Module(mesh, _with_main(functions, entry), name, attrs)
@@ -249,6 +258,21 @@ def _entry(functions: dict[str, Function]) -> str:
             f"the module has no function @main, and {len(public)} public ones{names}; name the one to compile @main"
         )
     return public[0]
+
+
+def _check_reached(functions: dict[str, Function], entry: str, broken: dict[str, SpmdError]) -> None:
+    """Raises the error of the first broken function that the entry reaches."""
+    todo, seen = [entry], {entry}
+    while todo:
+        for op in functions[todo.pop()].body.walk():
+            attrs = op.attrs
+            callees = (attrs.get("callee"), attrs.get("decomposition"), *attrs.get("called_computations", ()))
+            for name in callees:
+                if name in broken:
+                    raise broken[name]
+                if name in functions and name not in seen:
+                    seen.add(name)
+                    todo.append(name)
 
 
 def _with_main(functions: dict[str, Function], entry: str) -> dict[str, Function]:

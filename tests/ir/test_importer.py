@@ -321,3 +321,24 @@ def test_malformed_text_has_line_and_column():
 def test_unsupported_input(text, message):
     with pytest.raises(SpmdError, match=message):
         import_module(text, MESH)
+
+
+def test_functions_that_nothing_calls_may_be_anything():
+    text = """module {
+      func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+        %0 = stablehlo.negate %x : tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }
+      func.func private @middle(%x: tensor<8xf32>) -> tensor<8xf32> {
+        %0 = call @declared(%x) : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }
+      func.func private @declared(%x: tensor<8xf32>) -> tensor<8xf32>
+      func.func private @dynamic(%x: tensor<?xf32>) -> tensor<?xf32> {
+        return %x : tensor<?xf32>
+      }
+    }"""
+    assert list(import_module(text, Mesh([])).functions) == ["main", "middle"]
+    called = text.replace("stablehlo.negate %x :", "call @middle(%x) : (tensor<8xf32>) ->")
+    with pytest.raises(SpmdError, match="function @declared has no body"):
+        import_module(called, Mesh([]))
