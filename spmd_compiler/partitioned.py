@@ -63,14 +63,24 @@ class Partitioned:
                 f"{self.name}: {self.mesh!r} is abstract; it compiles with .lower(), but has no devices to run on"
             )
         refinement = Refinement(self.mesh, [*self.in_layouts, *self.out_layouts])
+        # XLA fails on a region whose arguments all lack elements; those need no way in
+        full = [i for i, x in enumerate(args) if x.size]
+
+        def local(*shards: Any) -> list[Any]:
+            given = dict(zip(full, shards, strict=True))
+            everything = [
+                given[i] if i in given else jax.lax.empty(x.shape, x.dtype) for i, x in enumerate(args)
+            ]
+            return local_p.bind(*everything, partitioned=self)
+
         mapped = jax.shard_map(
-            lambda *xs: local_p.bind(*xs, partitioned=self),
+            local,
             mesh=refinement.mesh.to_jax(),
-            in_specs=tuple(map(refinement.spec, self.in_layouts)),
+            in_specs=tuple(refinement.spec(self.in_layouts[i]) for i in full),
             out_specs=[refinement.spec(x) for x in self.out_layouts],
             check_vma=False,
         )
-        return mapped(*args)
+        return mapped(*(args[i] for i in full))
 
     def jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:
         """A `jax.jit` function of the flat arguments, which returns results of structure `out_tree`."""

@@ -98,9 +98,10 @@ class Placer:
             check_reachable(leaf, mesh, paths[i])
             moved = list(leaves) if moved is None else moved
             moved[i] = jax.device_put(leaf, want)
-            notes.append(
-                f"{paths[i]} ({leaf.nbytes:,} bytes, {_spell(leaf)} -> {Layout.from_jax(want, leaf.ndim).ir})"
-            )
+            if leaf.size:
+                notes.append(
+                    f"{paths[i]} ({leaf.nbytes:,} bytes, {_spell(leaf)} -> {Layout.from_jax(want, leaf.ndim).ir})"
+                )
         if notes and not self._warned:
             self._warned = True
             warnings.warn(

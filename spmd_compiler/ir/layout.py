@@ -154,7 +154,10 @@ def local_type(type: Type, layout: Layout, mesh: Mesh) -> Type:
 
 
 def even_part(layout: Layout, type: Type, mesh: Mesh) -> Layout:
-    """The layout with, of each dim, only the leading axes that divide its size together: what an array can lie in."""
+    """The layout with, of each dim, only the leading axes that divide its size together: what an array can lie in. An array
+    without elements is whole: XLA gives its shards the global shape (JAX 0.10)."""
+    if 0 in type.shape:
+        return Layout.replicated(type.rank) if layout.axes else layout
     dims: list[Axes] = []
     for d, axes in enumerate(layout.dims):
         kept = axes

@@ -256,6 +256,13 @@ class Builder:
             "reduce_scatter", value, TensorType(new, value.type.dtype), axes, dim=dim, kind=kind
         )
 
+    def pad_to_split(self, value: Value, dim: int, size: int) -> Value:
+        """`value` with `dim` padded to `size` at the end, to be split by a collective."""
+        padded = self.pad(value, dim, 0, size - value.type.shape[dim])
+        # XLA splits pads: one of the pieces is then `value` itself, whose memory layout may differ from the others'
+        keep = value.type.shape[dim] == 1 and padded is not value
+        return self.op("optimization_barrier", [padded], padded.type) if keep else padded
+
     def all_to_all(self, value: Value, axes: Axes, split_dim: int, concat_dim: int) -> Value:
         shape = list(value.type.shape)
         n = self.mesh.axes_size(axes)

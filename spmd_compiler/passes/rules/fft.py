@@ -62,7 +62,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     axes = source.dims[cut]
     value = _transform(b, op, args[0], [d for d in dims if d != cut])
     own = local_type(op.results[0].type, target, b.mesh).shape
-    there = b.pad(value, to, 0, own[to] * b.mesh.axes_size(axes) - value.type.shape[to])
+    there = b.pad_to_split(value, to, own[to] * b.mesh.axes_size(axes))
     whole = b.all_to_all(there, axes, to, cut)
     whole = b.slice(whole, cut, 0, shape_of(op.operands[0])[cut])
     return [_transform(b, op, whole, [cut])]
