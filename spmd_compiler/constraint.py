@@ -45,6 +45,8 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
     mesh = trace.mesh if trace is not None else _mesh_of(leaf)
     rank = jax.numpy.ndim(x)
     layout = leaf_layout(leaf, mesh, rank, "relayout")
+    if len({kind for _, kind in layout.partial}) > 1:
+        raise LayoutError(f"relayout to {layout}: partials of two kinds at once have no one meaning")
     public = Layout.from_ir(layout, mesh)
     if trace is not None and compat.is_tracing():
         out = constrain(jax.numpy.asarray(x) if not isinstance(x, jax.Array) else x, layout, mesh)

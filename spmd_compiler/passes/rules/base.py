@@ -274,6 +274,8 @@ class Rule:
             _build(t.rank, [(a, s.results[j]) for a, s in on], self.results[j], blocks)
             for j, t in enumerate(outs)
         ]
+        if any(len({kind for _, kind in x.partial}) > 1 for x in (*demands, *results)):
+            return None  # a sum of products is no product of sums: partials of two kinds at once have no one meaning
         cost = self.work / shards
         for s, axes in factors.values():
             if s.exchange:

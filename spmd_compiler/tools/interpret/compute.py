@@ -246,6 +246,9 @@ def triangular_solve(op: Op, a: Array, b: Array) -> Array:
     out = np.zeros_like(b)
     trans = {"NO_TRANSPOSE": 0, "TRANSPOSE": 1, "ADJOINT": 2}[op.attrs["transpose_a"]]
     for at in np.ndindex(*a.shape[:-2]):
+        if not np.diagonal(a[at]).all():
+            out[at] = np.nan
+            continue
         left = op.attrs["left_side"]
         lower, unit = op.attrs["lower"], op.attrs["unit_diagonal"]
         if left:
