@@ -20,6 +20,7 @@ from jax.extend import core as jex_core
 from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
 from jax.interpreters import mlir
+from jaxlib import lapack as _lapack
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
@@ -118,6 +119,11 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
 def is_extended(dtype: Any) -> bool:
     """True for dtypes that are made of several physical numbers: random keys."""
     return jnp.issubdtype(dtype, jax.dtypes.extended)
+
+
+def load_lapack() -> None:
+    """Makes XLA's LAPACK calls ready, as JAX does where it lowers one: until then they are null pointers."""
+    _lapack.prepare_lapack_call("potrf_ffi", jnp.float32)
 
 
 # ----------------------------------------------------------------------------------------------- jaxprs

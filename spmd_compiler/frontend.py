@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from . import compat
 from .errors import ArgumentError, ParseError
 from .ir import layout as ir_layout
 from .ir import mesh as ir_mesh
@@ -34,7 +35,9 @@ def from_stablehlo(
     out_layouts: Any = None,
     options: Options | None = None,
 ) -> Lowered:
-    """Partitions a StableHLO module, given as text or as an MLIR module, by the annotations in it.
+    """Partitions a StableHLO module by the annotations in it.
+
+    The module: an MLIR module, or its text or bytecode, also `jax.export`'s `mlir_module_serialized`.
 
     Honoured: `sdy.mesh` and `sdy.sharding`, `sdy.sharding_constraint`, `sdy.manual_computation`, also as the
     `xla.sdy.*` frontend attributes and custom calls that stand for them; `mhlo.sharding` strings with their
@@ -54,6 +57,9 @@ def from_stablehlo(
     if public is None:
         public = _mesh_of((in_layouts, out_layouts))
     module = _import(text_or_module, public)
+    targets = (op.attrs.get("call_target_name") for op in module.walk() if op.name == "custom_call")
+    if any(isinstance(name, str) and name.startswith(("lapack_", "blas_")) for name in targets):
+        compat.load_lapack()
     if public is None:
         public = _with_devices(module.mesh)
     main = module.main
@@ -76,10 +82,19 @@ def _import(source: Any, mesh: Mesh | None) -> Module:
         drop_boundary_tokens(module)
         return Annotate(mesh)(module)
     except AnnotationError as error:
-        text = source if isinstance(source, str) else str(source)
-        at = max(0, text.find(error.text)) + error.column - 1
-        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-        raise ParseError(f"StableHLO text, line {line}, column {column}: {error}", line, column) from None
+        raise _placed(error, source) from None
+
+
+def _placed(error: AnnotationError, source: Any) -> ParseError:
+    """The error with line and column of the source, where the annotation may stand as a string in a string."""
+    text = source if isinstance(source, str) else "" if isinstance(source, bytes) else str(source)
+    for quote in ('"', r"\22", r"\""):
+        at = text.find(error.text.replace('"', quote))
+        if at >= 0:
+            at += len(error.text[: error.column - 1].replace('"', quote))
+            line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+            return ParseError(f"StableHLO text, line {line}, column {column}: {error}", line, column)
+    return ParseError(str(error))
 
 
 def _mesh_of(layouts: Any) -> Mesh | None:

@@ -30,10 +30,18 @@ def make_context() -> ir.Context:
     return context
 
 
-def parse_stablehlo(text: str, context: ir.Context | None = None) -> ir.Module:
-    """Parses a StableHLO module; raises ParseError with line and column for malformed text."""
+def parse_stablehlo(text: str | bytes, context: ir.Context | None = None) -> ir.Module:
+    """Parses a StableHLO module, as text, as MLIR bytecode, or as the portable artifact that `jax.export` writes.
+
+    Raises ParseError, with line and column for malformed text."""
+    context = context or make_context()
+    if isinstance(text, bytes):
+        try:
+            return stablehlo.deserialize_portable_artifact(context, text)
+        except (ValueError, RuntimeError):
+            pass  # bytecode of StableHLO itself, which the parser reads, or its errors say what it is instead
     try:
-        return ir.Module.parse(text, context or make_context())
+        return ir.Module.parse(text, context)
     except ir.MLIRError as error:
         diagnostics = error.error_diagnostics
         message = diagnostics[0].message if diagnostics else str(error)

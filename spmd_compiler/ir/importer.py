@@ -30,14 +30,14 @@ _BLOB = re.compile(r'([\w.$-]+|"[^"]*"): "0x([0-9A-Fa-f]+)"')
 _FUNCTION_ATTRS = frozenset({"sym_name", "sym_visibility", "function_type", "arg_attrs", "res_attrs"})
 
 
-def import_module(source: ir.Module | str, mesh: Mesh) -> Module:
-    """Reads a StableHLO module, or its text, with global shapes.
+def import_module(source: ir.Module | str | bytes, mesh: Mesh) -> Module:
+    """Reads a StableHLO module, or its text or bytecode, with global shapes.
 
     The entry function is `main`, else the only public one, which becomes `main`. Raises ParseError (line and
     column) for malformed text, and SpmdError for what the IR can't hold: dynamic shapes, functions without a
     body, unknown element types.
     """
-    module = parse_stablehlo(source) if isinstance(source, str) else source
+    module = parse_stablehlo(source) if isinstance(source, str | bytes) else source
     with module.context, ir.Location.unknown():
         return _Importer(module).module(mesh)
 

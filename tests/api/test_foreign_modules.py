@@ -1,10 +1,18 @@
 """Modules that other projects write for their partitioners: whatever is in them, the numbers are the plain program's."""
 
+import io
+import subprocess
+import sys
+
+import jax
+import jax.export
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import spmd_compiler as spmd
-from spmd_compiler.errors import LayoutError, MeshError, SpmdError, UnsupportedError
+from spmd_compiler.errors import LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
+from spmd_compiler.ir.context import parse_stablehlo
 
 RNG = np.random.default_rng(0)
 T = "tensor<8x8xf32>"
@@ -304,3 +312,44 @@ def test_numbers_of_64_bits_stay_so_though_jax_is_set_to_32():
     _, (total, doubled) = run(text, x, i)
     assert total.dtype == np.float64 and abs(float(total) - x.sum()) < 1e-14
     np.testing.assert_array_equal(doubled, 2 * i)
+
+
+def test_bytecode_and_portable_artifacts():
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("a", "b"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("a", "b"))
+    x = numbers(8, 8)
+    exported = jax.export.export(jax.jit(lambda x: x @ x, in_shardings=sharding))(x)
+    lowered, (got,) = run(exported.mlir_module_serialized, x)
+    np.testing.assert_allclose(got, x @ x, rtol=1e-4, atol=1e-4)
+    assert lowered.in_layouts[0].ir.dims in ((("a",), ("b",)), (("d0",), ("d1",)))
+    stream = io.BytesIO()
+    parse_stablehlo(main(f"return %x : {T}")).operation.write_bytecode(stream)
+    np.testing.assert_array_equal(run(stream.getvalue(), x, x)[1][0], x)
+    with pytest.raises(ParseError):
+        spmd.from_stablehlo(b"neither")
+
+
+def test_linear_algebra_of_a_module_from_elsewhere_finds_lapack():
+    text = jax.export.export(jax.jit(jnp.linalg.cholesky))(np.eye(4, dtype=np.float32)).mlir_module()
+    code = (
+        "import sys, numpy as np, spmd_compiler as spmd\n"
+        "x = np.eye(4, dtype=np.float32) * 4\n"
+        "print(np.trace(spmd.from_stablehlo(sys.stdin.read()).compile()(x)[0]))"
+    )
+    # In a process that never lowered a decomposition itself.
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=text, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.strip() == "8.0", done.stderr
+
+
+def test_the_place_of_a_mistake_within_a_string():
+    text = (
+        "module {\n  func.func @main(%x: tensor<8xf32> {mhlo.frontend_attributes = {\n"
+        r'    xla.sdy.sharding = "#sdy.sharding<@mesh, [{\22a\22]>"}}) -> tensor<8xf32> {'
+        "\n    return %x : tensor<8xf32>\n  }\n}"
+    )
+    with pytest.raises(ParseError, match=r"line 3, column 55: .*expected ','") as error:
+        spmd.from_stablehlo(text)
+    assert text.splitlines()[2][54] == "]"
+    assert (error.value.line, error.value.column) == (3, 55)
