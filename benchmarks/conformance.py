@@ -73,6 +73,13 @@ class Report:
             print(f"skipped {count}: {why[:150]}")
         counts = ", ".join(f"{n} {status}" for status, n in sorted(self.counts.items()))
         print(f"{self.counts.total()} cases in {seconds:.0f} s: {counts}")
+        ran = {status: n for status, n in self.counts.items() if status.startswith("same result")}
+        sharded = sum(ran.values()) - ran.pop("same result, no dim to shard", 0)
+        spread = sum(n for s, n in ran.items() if "fallback" not in s and "gathered for" not in s)
+        if sharded:
+            print(
+                f"{sharded} sharded, of these {100 * spread / sharded:.1f} % without a fallback or a gathered operand"
+            )
 
 
 def first_line(error: BaseException) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import zlib
 from typing import Any
 
@@ -13,12 +15,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 import spmd_compiler as spmd
 from benchmarks.conformance import Case, Skip, arrays, first_line
 
+DEVICES = 8
 MESH = (("a", 2), ("b", 2), ("c", 2))
 TOLERANCE = {"float64": 1e-9, "complex128": 1e-9, "float32": 2e-4, "complex64": 2e-4, "float16": 2e-2}
 
 
 def spmd_check(case: Case, seed: int) -> str:
-    """ "same result", "same result, with a fallback", or "different: …"."""
+    """ "same result", with how it ran if there is something to say, or "different: …"."""
     lowered, args = case.lower()
     try:
         expected = lowered.compile()(*args)
@@ -28,7 +31,12 @@ def spmd_check(case: Case, seed: int) -> str:
     rng = np.random.RandomState(zlib.crc32(f"{case.name}{seed}".encode()))
     leaves, tree = jax.tree.flatten(tuple(args))
     specs = [random_spec(np.shape(x), rng, even=True) for x in leaves]
-    uneven = [random_spec(np.shape(x), rng, even=False) if rng.rand() < 0.5 else None for x in leaves]
+    uneven: list[PartitionSpec | None] = [
+        random_spec(np.shape(x), rng, even=False) if rng.rand() < 0.5 else None for x in leaves
+    ]
+
+    if not any(axes for spec in specs for axes in spec) and all(s is None for s in uneven):
+        uneven = [random_spec(np.shape(x), rng, even=False) for x in leaves]
 
     def constrained(*values: Any) -> Any:
         xs = [
@@ -41,7 +49,36 @@ def spmd_check(case: Case, seed: int) -> str:
     problem = difference(expected, step(*args))
     if problem:
         return f"different: {problem} under {specs} then {uneven}"
-    return "same result, with a fallback" if "fallback:" in step.lower(*args).explain() else "same result"
+    if not any(axes for spec in [*specs, *(s for s in uneven if s is not None)] for axes in spec):
+        return "same result, no dim to shard"
+    return "same result" + manner(step.lower(*args).explain())
+
+
+# Operands that an op has to read whole, wherever they lie, and why.
+BY_DEFINITION = {
+    ("gather", "1"): "an index may name any position",
+    ("scatter", "1"): "an index may name any position",
+    ("scatter", "2"): "an update goes where its index says",
+    ("dynamic_update_slice", "1"): "the update may fall on any device",
+    ("custom_call", "0"): "a kernel factors whole matrices",
+    ("custom_call", "1"): "a kernel solves with whole matrices",
+    ("cholesky", "0"): "each number depends on all before it",
+    ("triangular_solve", "0"): "each unknown depends on those before it",
+    ("triangular_solve", "1"): "each unknown depends on those before it",
+}
+
+
+def manner(told: str) -> str:
+    """How a program ran, from what `explain()` tells: ", with a fallback", ", an operand gathered …" or ""."""
+    if "fallback:" in told:
+        return ", with a fallback"
+    rows = re.findall(
+        r"^gathered: (\S+) reads the whole of operand (\d+), \w+\[([\d,]*)\]", told, re.MULTILINE
+    )
+    large = [(op, i) for op, i, shape in rows if math.prod(map(int, shape.split(","))) > DEVICES]
+    if any(row not in BY_DEFINITION for row in large):
+        return f", an operand gathered for {next(row for row in large if row not in BY_DEFINITION)[0]}"
+    return ", an operand gathered by definition" if large else ", a few numbers gathered" if rows else ""
 
 
 def random_spec(shape: tuple[int, ...], rng: np.random.RandomState, even: bool) -> PartitionSpec:
