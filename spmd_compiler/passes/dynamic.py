@@ -281,12 +281,15 @@ class _Pass:
         key = (id(rule), choice.demands, choice.results, self.axis, kinds)
         found = candidates.get(key)
         if found is None:
-            fixed = any(x.blocks or x.has_pieces for x in (*choice.demands, *choice.results))
-            found = candidates[key] = (
-                (choice,)
-                if fixed
-                else rule.variants(op, choice, self.axis, kinds or frozenset(), self.costs.mesh)
-            )
+            layouts, mesh = (*choice.demands, *choice.results), self.costs.mesh
+            found = (choice,)
+            if not any(x.drop((self.axis,)).blocks or x.has_pieces for x in layouts):
+                found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
+                if any(x.blocks for x in layouts):  # the variants have default blocks
+                    now = choice._replace(cost=rule.own_cost(op, choice, mesh))
+                    others = [x for x in found if (x.demands, x.results) != (now.demands, now.results)]
+                    found = (now, *others)
+            candidates[key] = found
         return found
 
     def kinds(self, tables: tuple[Table, ...]) -> frozenset[str] | None:

@@ -2,7 +2,8 @@
 
 Both shapes are cut into groups of dims of equal size (`[16,128,256] -> [2048,256]` is {16,128 | 2048} and {256 | 256}).
 Within a group the axes shard the flattened elements from the most significant factor on: axes carry over as long as the
-dims before them are cut to single positions. An axis that fits only in part is cut into sub-axes.
+dims before them are cut to single positions. An axis that fits only in part is cut into sub-axes, or, on the first dims of a
+group, cuts both sides in blocks that don't divide them: of [5,6] over 2, blocks of 3 rows are blocks of 18 of [30].
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import math
 
 from ...ir.graph import Op, Value
-from ...ir.layout import Axes, Layout, canonical
+from ...ir.layout import Axes, Layout, block_size, canonical, local_block
 from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
 from ..builder import Builder
@@ -58,11 +59,42 @@ def carry(
                 blocks_in[left[0]] = blocks_out[right[0]] = layout.blocks[left[0]]
             continue
         _carry_group(layout, source, target, left, right, mesh, kept, out)
+        first, onto = left[0], right[0]
+        if mesh.axes_size(kept[first]) != mesh.axes_size(layout.dims[first]):
+            block = local_block(layout, first, source[first], mesh) * _inner(source, left)
+            if block % _inner(target, right) == 0:
+                for d in left:
+                    kept[d] = ()
+                for d in right:
+                    out[d] = ()
+                kept[first] = out[onto] = layout.dims[first]
+                blocks_in[first] = layout.blocks[first] if layout.blocks else 0
+                block //= _inner(target, right)
+                if block != block_size(target[onto], mesh.axes_size(out[onto])):
+                    blocks_out[onto] = block
     partial = layout.partial
     return (
         Layout(tuple(kept), partial, tuple(blocks_in)),
         Layout(tuple(out), partial, tuple(blocks_out)),
     )
+
+
+def _inner(shape: tuple[int, ...], run: list[int]) -> int:
+    """How many elements one position of a run's first dim has."""
+    return math.prod(shape[d] for d in run[1:])
+
+
+def aligned(layout: Layout, source: tuple[int, ...], target: tuple[int, ...], mesh: Mesh) -> Layout:
+    """`layout`, the first dim of each group that is split or merged in blocks that are blocks of both shapes."""
+    for left, right in groups(source, target):
+        axes = layout.dims[left[0]]
+        if len(left) == len(right) == 1 or not axes:
+            continue
+        inner = _inner(source, left)
+        unit = math.lcm(inner, _inner(target, right))
+        block = block_size(source[left[0]] * inner, mesh.axes_size(axes) * unit) * unit
+        layout = layout.with_dim(left[0], axes, block // inner)
+    return layout
 
 
 def _carry_group(
@@ -124,6 +156,10 @@ class ReshapeRule(Rule):
         x, out = ins[0], outs[0]
         wishes = [x.layout, *x.others]
         wishes += [self._back(layout, mesh) for layout in out.demands or ()]
+        wishes += [aligned(wish, self.source, self.target, mesh) for wish in (x.layout, *x.others)]
+        wishes += [
+            self._back(aligned(layout, self.target, self.source, mesh), mesh) for layout in out.demands or ()
+        ]
         wishes.append(Layout.replicated(len(self.source)))
         candidates: dict[tuple[Layout, Layout], None] = {}
         for wish in wishes:
@@ -157,12 +193,14 @@ class ReshapeRule(Rule):
     ) -> tuple[Choice, ...]:
         (demand,) = choice.demands
         (result,) = choice.results
-        if demand.has_pieces or result.has_pieces or demand.blocks:
-            return (choice,)
         base, after = demand.drop((axis,)), result.drop((axis,))
+        if demand.has_pieces or result.has_pieces or base.blocks or after.blocks:
+            return (choice,)
         wishes = [base, *(with_axis(base, axis, kind, mesh) for kind in sorted(kinds))]
         wishes += [with_axis(base, axis, d, mesh) for d in range(len(self.source))]
         wishes += [self._back(with_axis(after, axis, d, mesh), mesh) for d in range(len(self.target))]
+        wishes += [aligned(wish, self.source, self.target, mesh) for wish in wishes]
+        wishes = [canonical(wish, op.operands[0].type, mesh) for wish in wishes]
         found = {(demand, result): choice._replace(cost=self._cost(demand, mesh))}
         for wish in wishes:
             kept, carried = carry(wish, self.source, self.target, mesh)
@@ -179,10 +217,10 @@ class ReshapeRule(Rule):
         return self._cost(choice.demands[0], mesh)
 
     def _cost(self, layout: Layout, mesh: Mesh) -> float:
-        shards = 1
-        for axes in layout.dims:
-            shards *= mesh.axes_size(axes)
-        return self.work / shards
+        part = 1.0
+        for d, size in enumerate(self.source):
+            part *= local_block(layout, d, size, mesh) / max(size, 1)
+        return self.work * part
 
     def _back(self, layout: Layout, mesh: Mesh) -> Layout:
         return carry(layout, self.target, self.source, mesh)[1]
