@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import networkx as nx
 
 from ..ir.graph import Block, Op, Value
-from ..ir.layout import Layout
+from ..ir.layout import Axes, Layout
 from ..ir.types import TensorType, Type
 from .rules.base import Choice, with_axis
 
@@ -239,9 +239,14 @@ class _Pass:
         found: dict[Layout, None] = {layout: None, layout.drop((axis,)): None}
         for place in (*range(type.rank), *sorted(p for p in places if isinstance(p, str))):
             new = with_axis(layout.drop((axis,)), axis, place, engine.mesh)
-            if isinstance(place, str) or type.shape[place] % engine.mesh.axes_size(new.dims[place]) == 0:
+            if isinstance(place, str) or self.divides(type.shape[place], new.dims[place]):
                 found[new] = None
         return list(found)
+
+    def divides(self, size: int, axes: Axes) -> bool:
+        """Whether cutting a dim so is worth a try (as in `Rule.divides`)."""
+        n = self.engine.mesh.axes_size(axes)
+        return size % n == 0 or (len(axes) == 1 and size > n)
 
     def users(self, value: Value) -> dict[Layout, int]:
         """What the users of a value want: those that are decided already and the others."""

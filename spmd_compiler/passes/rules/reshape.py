@@ -60,18 +60,20 @@ def carry(
             continue
         _carry_group(layout, source, target, left, right, mesh, kept, out)
         first, onto = left[0], right[0]
-        if mesh.axes_size(kept[first]) != mesh.axes_size(layout.dims[first]):
-            block = local_block(layout, first, source[first], mesh) * _inner(source, left)
-            if block % _inner(target, right) == 0:
-                for d in left:
-                    kept[d] = ()
-                for d in right:
-                    out[d] = ()
-                kept[first] = out[onto] = layout.dims[first]
-                blocks_in[first] = layout.blocks[first] if layout.blocks else 0
-                block //= _inner(target, right)
-                if block != block_size(target[onto], mesh.axes_size(out[onto])):
-                    blocks_out[onto] = block
+        axes, given = layout.dims[first], layout.blocks[first] if layout.blocks else 0
+        if not given and mesh.axes_size(kept[first]) == mesh.axes_size(axes):
+            continue
+        block, over = divmod(
+            local_block(layout, first, source[first], mesh) * _inner(source, left), _inner(target, right)
+        )
+        if over == 0:
+            for d in left:
+                kept[d] = ()
+            for d in right:
+                out[d] = ()
+            kept[first] = out[onto] = axes
+            blocks_in[first] = given
+            blocks_out[onto] = 0 if block == block_size(target[onto], mesh.axes_size(axes)) else block
     partial = layout.partial
     return (
         Layout(tuple(kept), partial, tuple(blocks_in)),
