@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -58,6 +58,7 @@ def test_spatial(data, axes, first, second):
 @given(st.data(), meshes, geometry())
 def test_gradients(data, axes, one):
     size, kernel, stride, padding, base, dilation = one
+    assume(min(padding) >= 0)  # else XLA's own convolutions are wrong wherever ours is left whole
     spec = data.draw(spec_of(3, axes, (1,)))
 
     def loss(conv, *args):
