@@ -18,7 +18,7 @@ SLACK = 1.05  # of the bytes that a good program sends
 def test_harnesses():
     report = sweep(load_cases(limit=120, seed=7), lambda case: spmd_check(case, seed=0))
     assert not report.failures
-    assert report.counts["same result"] > 100
+    assert sum(n for status, n in report.counts.items() if status.startswith("same result")) > 100
 
 
 @pytest.mark.parametrize(

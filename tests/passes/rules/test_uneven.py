@@ -39,7 +39,7 @@ def same(got, want):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(st.data())
 def test_equal_to_one_device(name, data):
     axes = data.draw(st.sampled_from(MESHES))
