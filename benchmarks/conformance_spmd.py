@@ -35,7 +35,7 @@ def spmd_check(case: Case, seed: int) -> str:
         random_spec(np.shape(x), rng, even=False) if rng.rand() < 0.5 else None for x in leaves
     ]
 
-    if not any(axes for spec in specs for axes in spec) and all(s is None for s in uneven):
+    if not any(map(_shards, specs)) and all(s is None for s in uneven):
         uneven = [random_spec(np.shape(x), rng, even=False) for x in leaves]
 
     def constrained(*values: Any) -> Any:
@@ -49,9 +49,13 @@ def spmd_check(case: Case, seed: int) -> str:
     problem = difference(expected, step(*args))
     if problem:
         return f"different: {problem} under {specs} then {uneven}"
-    if not any(axes for spec in [*specs, *(s for s in uneven if s is not None)] for axes in spec):
+    if not any(map(_shards, [*specs, *uneven])):
         return "same result, no dim to shard"
     return "same result" + manner(step.lower(*args).explain())
+
+
+def _shards(spec: PartitionSpec | None) -> bool:
+    return spec is not None and any(spec)
 
 
 # Operands that an op has to read whole, wherever they lie, and why.
@@ -76,8 +80,8 @@ def manner(told: str) -> str:
         r"^gathered: (\S+) reads the whole of operand (\d+), \w+\[([\d,]*)\]", told, re.MULTILINE
     )
     large = [(op, i) for op, i, shape in rows if math.prod(map(int, shape.split(","))) > DEVICES]
-    if any(row not in BY_DEFINITION for row in large):
-        return f", an operand gathered for {next(row for row in large if row not in BY_DEFINITION)[0]}"
+    if avoidable := [op for op, i in large if (op, i) not in BY_DEFINITION]:
+        return f", an operand gathered for {avoidable[0]}"
     return ", an operand gathered by definition" if large else ", a few numbers gathered" if rows else ""
 
 

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from . import compat
 from .errors import LayoutError, MeshError, SpmdError
-from .layout import Layout, is_layout_leaf, leaf_layout, stored_layout
+from .layout import Layout, check_storable, is_layout_leaf, leaf_layout
 from .placement import is_placed
 from .prefix import broadcast_prefix
 from .tracing import current_mesh
@@ -91,8 +91,8 @@ def _target(leaf: Any, spec: Any, where: str) -> jax.ShapeDtypeStruct:
         if mesh is None:
             raise MeshError(f"{where}: {spec} names no mesh; use a Layout, or a default_mesh")
         layout = leaf_layout(spec, mesh, len(struct.shape), where)
-        stored = stored_layout(layout, struct.shape, mesh, where)
-        sharding: Any = Layout.from_ir(stored, mesh).to_jax()
+        check_storable(layout, where)
+        sharding: Any = Layout.from_ir(layout, mesh).stored(struct.shape).to_jax()
     elif is_placed(leaf):
         sharding = leaf.sharding
     else:

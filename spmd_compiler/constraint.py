@@ -10,7 +10,7 @@ import jax
 from . import compat
 from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
-from .layout import Layout, LayoutLeaf, is_layout_leaf, leaf_layout, stored_layout
+from .layout import Layout, LayoutLeaf, check_storable, is_layout_leaf, leaf_layout
 from .mesh import Mesh
 from .prefix import broadcast_prefix
 from .program import insert_dim
@@ -52,7 +52,8 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
         out = constrain(jax.numpy.asarray(x) if not isinstance(x, jax.Array) else x, layout, mesh)
         trace.note(out, public)
         return out
-    public = Layout.from_ir(stored_layout(layout, jax.numpy.shape(x), mesh, "relayout"), mesh)
+    check_storable(layout, "relayout")
+    public = public.stored(jax.numpy.shape(x))
     if mesh.is_abstract:
         raise MeshError(f"relayout to {public}: an abstract mesh has no devices")
     if isinstance(x, jax.core.Tracer):

@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding
 from .constraint import relayout
 from .errors import ArgumentError, LayoutError, MeshError
 from .jit import spmd_jit
-from .layout import Layout, stored_layout
+from .layout import Layout, check_storable
 from .mesh import Mesh
 from .tracing import current_trace
 
@@ -87,7 +87,7 @@ def pack(tensors: Sequence[Any], layout: Layout) -> jax.Array:
             f"pack: layout {layout.ir} has {layout.rank} dims, the blocks have {len(blocks[0].shape)}"
         )
     shape = layout.global_shape_from_local_shape(blocks[0].shape)
-    stored_layout(layout.ir, shape, mesh, "pack")  # raises for a partial one
+    check_storable(layout.ir, "pack")
     if any(isinstance(b, jax.core.Tracer) for b in blocks):
         return relayout(_assembled(blocks, layout), layout)
     placed = [jax.device_put(b, d) for b, d in zip(blocks, devices, strict=True)]
@@ -128,7 +128,8 @@ def unpack(tensor: Any) -> list[jax.Array]:
     layout = fetch_layout(tensor)
     mesh = _mesh_with_devices(layout, "unpack")
     if isinstance(tensor, jax.core.Tracer):
-        layout = Layout.from_ir(stored_layout(layout.ir, tensor.shape, mesh, "unpack"), mesh)
+        check_storable(layout.ir, "unpack")
+        layout = layout.stored(tensor.shape)
         local = layout.local_shape_from_global_shape(tensor.shape)
         return [
             jax.lax.slice(

@@ -120,7 +120,8 @@ class Layout:
     def stored(self, shape: Sequence[int]) -> Layout:
         """The layout in which a `jax.Array` of `shape` lies that is wanted in this one: of each dim the leading axes that
         divide its size together. Raises LayoutError for a partial layout."""
-        return Layout.from_ir(stored_layout(self.ir, tuple(shape), self.mesh, "stored"), self.mesh)
+        check_storable(self.ir, "stored")
+        return Layout.from_ir(stored_layout(self.ir, shape, self.mesh), self.mesh)
 
     def delete(self, dims: Iterable[int]) -> Layout:
         """The layout without the given dims, as after a reduction that drops them."""
@@ -187,11 +188,12 @@ def _describe(mesh: Mesh) -> str:
     return f"{mesh!r} of devices {ids}{',...' if mesh.size > 8 else ''}"
 
 
-def stored_layout(
-    layout: ir_layout.Layout, shape: tuple[int, ...], mesh: Mesh, where: str
-) -> ir_layout.Layout:
-    """The layout in which an array of `shape` that is wanted in `layout` lies. Raises LayoutError for a partial one: no
-    array can lie so."""
+def check_storable(layout: ir_layout.Layout, where: str) -> None:
+    """Raises LayoutError for a partial layout: no array can lie so."""
     if layout.partial:
         raise LayoutError(f"{where}: layout {layout} is partial; partial sums exist only inside a program")
+
+
+def stored_layout(layout: ir_layout.Layout, shape: Sequence[int], mesh: Mesh) -> ir_layout.Layout:
+    """The layout in which an array of `shape` that is wanted in `layout` lies."""
     return ir_layout.even_part(layout, TensorType(tuple(shape), "i8"), mesh)

@@ -12,8 +12,8 @@ from . import compat
 from .errors import LayoutError, MeshError, UnsupportedError
 from .ir.graph import Module
 from .ir.importer import import_module
-from .ir.layout import Layout, even_part
-from .ir.types import TensorType
+from .ir.layout import Layout
+from .layout import stored_layout
 from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.annotate import Annotate
@@ -136,7 +136,7 @@ def _compile(request: Request) -> Partitioned:
     program, mesh = request.program, request.mesh
     program.check_effects()
     ins = [_input(w, s) for w, s in zip(request.ins, program.ins, strict=True)]
-    stored = [_stored(x, s, mesh) for x, s in zip(ins, program.ins, strict=True)]
+    stored = [stored_layout(x, s.shape, mesh) for x, s in zip(ins, program.ins, strict=True)]
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
     stages, callbacks = _run_passes(request, ins, outs)
     chosen = _result_layouts(stages, program.outs)
@@ -174,10 +174,6 @@ def _input(wanted: Wanted, struct: jax.ShapeDtypeStruct) -> Layout:
     if wanted is None:
         return Layout.replicated(len(struct.shape))
     return wanted.resolve() if isinstance(wanted, Chosen) else wanted
-
-
-def _stored(layout: Layout, struct: jax.ShapeDtypeStruct, mesh: Mesh) -> Layout:
-    return even_part(layout, TensorType(tuple(struct.shape), "i8"), mesh)
 
 
 def _output(wanted: Wanted, struct: jax.ShapeDtypeStruct) -> Layout | None:

@@ -12,7 +12,7 @@ import jax
 from . import compat
 from .errors import ArgumentError
 from .ir import layout as ir_layout
-from .layout import Layout, is_layout_leaf, leaf_layout, stored_layout
+from .layout import Layout, check_storable, is_layout_leaf, leaf_layout
 from .lowered import Lowered
 from .mesh import Mesh
 from .partitioned import Partitioned
@@ -58,7 +58,7 @@ class Specialization:
         else:
             layout = leaf_layout(spec, self.mesh, len(shape), path[i])
         if layout is not None:
-            stored_layout(layout, shape, self.mesh, path[i])  # raises for a partial one
+            check_storable(layout, path[i])
         return layout
 
     def trace(self) -> None:
@@ -109,7 +109,7 @@ class Specialization:
                 continue
             where = "result" + jax.tree_util.keystr(path)
             layout = leaf_layout(spec, self.mesh, len(info.shape), where)
-            stored_layout(layout, info.shape, self.mesh, where)  # raises for a partial one
+            check_storable(layout, where)
             out.append(layout)
         return out
 

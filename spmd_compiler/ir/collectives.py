@@ -13,16 +13,7 @@ from .constants import elements, matrix
 from .graph import Op
 from .groups import device_groups, listed_pairs, mesh_axes_text, shift_pairs, strides, transfer_pairs
 from .mesh import Mesh
-
-_REDUCERS = {
-    "sum": "add",
-    "mul": "multiply",
-    "max": "maximum",
-    "min": "minimum",
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-}
+from .optable import COMBINE
 
 
 class CollectiveWriter:
@@ -149,12 +140,12 @@ class CollectiveWriter:
 
     def _reducer(self, region: ir.Region, op: Op, type: ir.Type, loc: ir.Location) -> None:
         kind = op.attrs["kind"]
-        if kind not in _REDUCERS:
+        if kind not in COMBINE:
             raise SpmdError(f"{op.loc}: {op.name} has the unknown reduction {kind!r}")
         scalar = ir.RankedTensorType.get([], ir.RankedTensorType(type).element_type)
         block = region.blocks.append(scalar, scalar, arg_locs=[loc, loc])
         point = ir.InsertionPoint(block)
-        name = f"stablehlo.{_REDUCERS[kind]}"
+        name = f"stablehlo.{COMBINE[kind]}"
         made = ir.Operation.create(name, [scalar], list(block.arguments), None, None, 0, loc, point)
         ir.Operation.create("stablehlo.return", [], [made.results[0]], None, None, 0, loc, point)
 

@@ -37,15 +37,17 @@ SIDE_EFFECTS = frozenset({"infeed", "outfeed", "rng", "send", "recv", "async_sta
 # Ops of other dialects that are known to be without effect.
 _PURE_FOREIGN = frozenset({"sdy.propagation_barrier", "sdy.reshard", "mhlo.topk"})
 
-_REDUCERS = {
-    "add": "sum",
-    "multiply": "mul",
-    "maximum": "max",
-    "minimum": "min",
+# The op that combines two partials of a kind.
+COMBINE = {
+    "sum": "add",
+    "mul": "multiply",
+    "max": "maximum",
+    "min": "minimum",
     "and": "and",
     "or": "or",
     "xor": "xor",
 }
+_REDUCERS = {name: kind for kind, name in COMBINE.items()}
 # On booleans StableHLO's arithmetic is logic.
 _BOOLEAN_REDUCERS = {**_REDUCERS, "add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 

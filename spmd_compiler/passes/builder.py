@@ -13,20 +13,11 @@ import numpy as np
 from ..ir.graph import UNKNOWN_LOC, Block, Dense, Loc, Op, Value
 from ..ir.layout import Axes, Layout, local_block, local_type
 from ..ir.mesh import Mesh
+from ..ir.optable import COMBINE
 from ..ir.types import TensorType, Type, is_complex, is_float, numpy_dtype
 
 PRED = "i1"
 INDEX = "i32"
-
-_COMBINE = {
-    "sum": "add",
-    "max": "maximum",
-    "min": "minimum",
-    "mul": "multiply",
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-}
 
 
 def identity_value(kind: str, dtype: str) -> Any:
@@ -104,7 +95,7 @@ class Builder:
         return self.op(name, [a, b], a.type)
 
     def combine(self, kind: str, a: Value, b: Value) -> Value:
-        return self.binary(_COMBINE[kind], a, b)
+        return self.binary(COMBINE[kind], a, b)
 
     def compare(self, direction: str, a: Value, b: Value) -> Value:
         attrs = {"comparison_direction": direction, "compare_type": "SIGNED"}

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import networkx as nx
 
 from ..ir.graph import Block, Op, Value
-from ..ir.layout import Axes, Layout
+from ..ir.layout import Layout
 from ..ir.types import TensorType, Type
-from .rules.base import Choice, with_axis
+from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
     from .propagate import Engine
@@ -132,11 +132,12 @@ class _Pass:
         wished, demands, axis = self.wished, self.engine.demands, self.axis
         for op in reversed(block.ops):
             wants = [x for v in op.results for x in demands.get(v, ()) if axis in x.axes]
+            regions = op.regions if op.name in LOOPS else ()
             if wants or not wished.isdisjoint(op.results):
                 wished.update(op.results, op.operands)
-                for region in op.regions if op.name in LOOPS else ():
+                for region in regions:
                     wished.update(region.args, region.returns)
-            for region in op.regions if op.name in LOOPS else ():
+            for region in regions:
                 self.wish(region)
 
     # ------------------------------------------------------------------------------------------ forward
@@ -239,14 +240,9 @@ class _Pass:
         found: dict[Layout, None] = {layout: None, layout.drop((axis,)): None}
         for place in (*range(type.rank), *sorted(p for p in places if isinstance(p, str))):
             new = with_axis(layout.drop((axis,)), axis, place, engine.mesh)
-            if isinstance(place, str) or self.divides(type.shape[place], new.dims[place]):
+            if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], engine.mesh):
                 found[new] = None
         return list(found)
-
-    def divides(self, size: int, axes: Axes) -> bool:
-        """Whether cutting a dim so is worth a try (as in `Rule.divides`)."""
-        n = self.engine.mesh.axes_size(axes)
-        return size % n == 0 or (len(axes) == 1 and size > n)
 
     def users(self, value: Value) -> dict[Layout, int]:
         """What the users of a value want: those that are decided already and the others."""
@@ -262,11 +258,9 @@ class _Pass:
         new_wants, demands = self.new_wants, self.engine.demands
         for v, own in zip(op.operands, self.engine.choices[op].demands, strict=True):
             users = new_wants.get(v) or demands[v]
-            if len(users) == 1 and users[own] == 1:
-                found.append(())
-            else:  # who takes a partial now would take anything
-                same = users[own] > 1
-                found.append(tuple([x for x in users if (same or x is not own) and not x.partial]))
+            same = users[own] > 1
+            # who takes a partial now would take anything
+            found.append(tuple([x for x in users if (same or x is not own) and not x.partial]))
         return tuple(found)
 
     def candidates(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:

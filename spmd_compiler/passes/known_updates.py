@@ -8,20 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import Op, Value, constant
-from ..ir.optable import reducer_kind
+from ..ir.optable import COMBINE, reducer_kind
 from ..ir.types import TensorType
 from .builder import identity_value
 from .chains import Defs, fill_of
-
-_COMBINE = {
-    "sum": "add",
-    "mul": "multiply",
-    "max": "maximum",
-    "min": "minimum",
-    "and": "and",
-    "or": "or",
-    "xor": "xor",
-}
 
 
 def dynamic_update_slice(op: Op, defs: Defs) -> list[Op] | None:
@@ -102,7 +92,7 @@ def _elementwise(op: Op, x: Value, update: Value, low: tuple[int, ...], kind: st
     padded = Op("pad", [update, fill.results[0]], [Value(type)], attrs, (), op.loc)
     new = [fill, padded]
     if kind is not None:
-        return [*new, Op(_COMBINE[kind], [x, padded.results[0]], op.results, {}, (), op.loc)]
+        return [*new, Op(COMBINE[kind], [x, padded.results[0]], op.results, {}, (), op.loc)]
     inside: Value | None = None
     for d, (s, k, n) in enumerate(zip(low, sizes, type.shape, strict=True)):
         for bound, direction in ((s, "GE"), (s + k, "LT")):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..ir.graph import Block, Module, Op, Value
+from ..ir.graph import Module, Op, Value
 from ..ir.layout import even_part
 from ..ir.optable import COLLECTIVES, ELEMENTWISE
-from ..ir.trips import trip_count
 from .cost import ring_bytes
+from .estimate import walk
 from .rules.table import CONTROL, RuleBook
 
 
@@ -30,7 +30,7 @@ class Collective:
 def collectives(module: Module) -> list[Collective]:
     """Those that the compiler inserted, in program order."""
     out: list[Collective] = []
-    for op, trips in _walk(module.main.body, 1):
+    for op, trips in walk(module.main.body):
         if op.name not in COLLECTIVES or "axes" not in op.attrs:
             continue
         axes = op.attrs["axes"]
@@ -39,14 +39,6 @@ def collectives(module: Module) -> list[Collective]:
         source = f"{op.loc.file}:{op.loc.line}" if op.loc.file else ""
         out.append(Collective(op.name, tuple(axes), n, sent, trips, source, op.attrs.get("cause", "")))
     return out
-
-
-def _walk(block: Block, trips: int) -> Iterator[tuple[Op, int]]:
-    for op in block.ops:
-        yield op, trips
-        inner = trips * (trip_count(op) or 1) if op.name == "while" else trips
-        for region in op.regions:
-            yield from _walk(region, inner)
 
 
 def explain(stages: dict[str, Module]) -> str:

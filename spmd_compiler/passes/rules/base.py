@@ -211,15 +211,13 @@ class Rule:
     def divides(
         self, order: Sequence[str], picks: Sequence[Strategy], mesh: Mesh, ins: Sequence[In] = ()
     ) -> bool:
-        """Whether cutting the factors so is worth a try: in equal parts, over one axis in more parts than that axis has
-        devices, or as an operand is cut already."""
+        """Whether cutting the factors so is worth a try: by their sizes, or as an operand is cut already."""
         cut: dict[int, tuple[Strategy, list[str]]] = {}
         for axis, s in zip(order, picks, strict=True):
             if s.factor >= 0:
                 cut.setdefault(s.factor, (s, []))[1].append(axis)
         for f, (s, axes) in cut.items():
-            size, n = self.sizes[f], mesh.axes_size(axes)
-            if size % n == 0 or (len(axes) == 1 and size > n):
+            if worth_cutting(self.sizes[f], axes, mesh):
                 continue
             if not any(
                 not isinstance(p, str) and p != R and set(x.layout.dims[p]).issuperset(axes)
@@ -356,6 +354,12 @@ def _build(rank: int, placements: list[tuple[str, Placement]], dims: Dims, block
         return Layout(tuple(axes), tuple(partial))
     sizes = tuple(blocks.get(f, 0) if f is not None else 0 for f in dims)
     return Layout(tuple(axes), tuple(partial), sizes)
+
+
+def worth_cutting(size: int, axes: Sequence[str], mesh: Mesh) -> bool:
+    """Whether to try cutting a dim over some axes: in equal parts, or over one axis that it has more elements than."""
+    n = mesh.axes_size(axes)
+    return size % n == 0 or (len(axes) == 1 and size > n)
 
 
 def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 
@@ -75,23 +76,21 @@ def _makers(op_name: str) -> list[Make]:
     return list(_makers_by_op().get(op_name, ()))
 
 
-_known: dict[str, list[Make]] = {}
-
-
+@cache
 def _makers_by_op() -> dict[str, list[Make]]:
     """Which of the fuzzer's kinds make an op, found by trying."""
-    if not _known:
-        for make, _ in kinds.KINDS:
-            names: set[str] = set()
-            for seed in range(20):
-                rng = random.Random(seed)
-                args = [Value(tensor(rng, d), None, f"x{i}") for i, d in enumerate(("f32", "i32", "i1"))]
-                scope = Scope(rng, Block(args, [], []))
-                make(scope)
-                names.update(op.name for op in scope.block.ops)
-            for name in names:
-                _known.setdefault(name, []).append(make)
-    return _known
+    known: dict[str, list[Make]] = {}
+    for make, _ in kinds.KINDS:
+        names: set[str] = set()
+        for seed in range(20):
+            rng = random.Random(seed)
+            args = [Value(tensor(rng, d), None, f"x{i}") for i, d in enumerate(("f32", "i32", "i1"))]
+            scope = Scope(rng, Block(args, [], []))
+            make(scope)
+            names.update(op.name for op in scope.block.ops)
+        for name in names:
+            known.setdefault(name, []).append(make)
+    return known
 
 
 def _elementwise(s: Scope, name: str) -> None:

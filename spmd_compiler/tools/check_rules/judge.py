@@ -57,11 +57,12 @@ def judge(module: Module, seed: int = 0) -> Verdict:
 
 
 def rule_of(module: Module, mesh: Mesh) -> Rule:
-    engine = _engine(Module(mesh, module.functions))
+    engine = engine_of(Module(mesh, module.functions))
     return engine.book.rule(module.main.body.ops[-1])
 
 
-def _engine(module: Module) -> Engine:
+def engine_of(module: Module) -> Engine:
+    """An engine for the module that knows its scalar constants."""
     engine = Engine(module)
     for op in module.main.body.ops:
         if op.name == "constant" and not op.results[0].type.rank:
@@ -69,10 +70,10 @@ def _engine(module: Module) -> Engine:
     return engine
 
 
-def arranged(module: Module, picks: Sequence[Strategy]) -> Module | None:
-    """The module with its last op run by one strategy per mesh axis, all else replicated; None if they don't go together."""
-    engine, body = _engine(module), module.main.body
-    target = body.ops[-1]
+def arranged(module: Module, target: Op, picks: Sequence[Strategy]) -> Module | None:
+    """The module with one of its ops run by one strategy per mesh axis, all else replicated; None if they don't go
+    together."""
+    engine, body = engine_of(module), module.main.body
     axes = tuple(module.mesh.shape)
     for v in body.args:
         engine.layouts[v] = Layout.replicated(v.type.rank)
@@ -99,7 +100,7 @@ def _try(
     want: Sequence[np.ndarray],
 ) -> str | None:
     """ "" if right, what is wrong, or None where the strategies can't be combined."""
-    spread = arranged(Module(mesh, module.functions), picks)
+    spread = arranged(Module(mesh, module.functions), module.main.body.ops[-1], picks)
     if spread is None:
         return None
     try:
@@ -144,7 +145,7 @@ def describe(strategy: Strategy) -> str:
         return "-" if place == R else f"{place}" if isinstance(place, int) else f"+{place}"
 
     ins, outs = (" ".join(map(spell, x)) for x in (strategy.operands, strategy.results))
-    return f"{ins} -> {outs}"
+    return f"{ins} → {outs}"
 
 
 # ------------------------------------------------------------------------------------------ missing rules
@@ -184,7 +185,11 @@ def _even_dims(value: Value) -> list[int]:
 def _shards(x: np.ndarray, place: Placement, mesh: Mesh) -> list[np.ndarray]:
     if not isinstance(place, int) or place == R:
         return [x, x]
-    return cut(x, Layout(tuple(("a",) if d == place else () for d in range(x.ndim))), mesh)
+    return cut(x, _along(place, x.ndim), mesh)
+
+
+def _along(dim: int, rank: int) -> Layout:
+    return Layout(tuple(("a",) if d == dim else () for d in range(rank)))
 
 
 def _locally(module: Module, op: Op, shards: Sequence[Sequence[np.ndarray]]) -> list[list[np.ndarray]] | None:
@@ -215,6 +220,5 @@ def _explains(place: Placement, parts: Sequence[np.ndarray], want: np.ndarray, m
         return _same(combine(*parts).astype(want.dtype), want) and not _same(parts[0], want)
     if want.shape[place] % 2 or not want.size:
         return False
-    layout = Layout(tuple(("a",) if d == place else () for d in range(want.ndim)))
-    blocks = cut(want, layout, mesh)
+    blocks = cut(want, _along(place, want.ndim), mesh)
     return all(_same(p, blocks[int(k)]) for p, k in zip(parts, positions(mesh, ("a",)), strict=True))

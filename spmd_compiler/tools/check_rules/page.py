@@ -5,10 +5,10 @@ from __future__ import annotations
 from ...ir.mesh import Mesh
 from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType
-from ...passes.rules.base import R, Rule, Strategy
+from ...passes.rules.base import Rule, Strategy
 from ...passes.rules.table import TABLE
 from .cases import cases
-from .judge import rule_of, sensible
+from .judge import describe, rule_of, sensible
 
 HEAD = """# The ops and how they shard
 
@@ -51,8 +51,4 @@ def _spell(type: object) -> str:
 
 
 def _way(strategy: Strategy) -> str:
-    def spell(places: tuple[int | str, ...]) -> str:
-        return " ".join("-" if p == R else str(p) if isinstance(p, int) else f"+{p}" for p in places)
-
-    sends = ", sends" if strategy.exchange else ""
-    return f"{spell(strategy.operands)} → {spell(strategy.results)}{sends}"
+    return describe(strategy) + (", sends" if strategy.exchange else "")

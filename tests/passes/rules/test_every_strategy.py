@@ -8,13 +8,11 @@ from jax import lax
 
 import spmd_compiler as spmd
 from spmd_compiler import ir
-from spmd_compiler.ir.layout import Layout
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.expand import Expand
-from spmd_compiler.passes.legalise import legalise
-from spmd_compiler.passes.propagate import Engine
 from spmd_compiler.passes.simplify import Simplify
 from spmd_compiler.passes.verify import verify_layouts
+from spmd_compiler.tools.check_rules.judge import arranged, engine_of, sensible
 from tests.interpreter import evaluate, needs_cores
 
 MESH = spmd.create_mesh({"a": 2}, abstract=True)
@@ -95,41 +93,6 @@ CASES = {
 }
 
 
-def arranged(module, target, pick):
-    """The module with `target` run by one strategy over the axis, and all else replicated; None if that can't be."""
-    engine = Engine(module)
-    body = module.main.body
-    for v in body.args:
-        engine.layouts[v] = Layout.replicated(v.type.rank)
-    for op in body.ops:
-        if op.name == "constant" and not op.results[0].type.rank:
-            engine.book.scalars[op.results[0]] = op.attrs["value"]
-        rule = engine.book.rule(op)
-        order = (("a",), (pick(rule),)) if op is target else ((), ())
-        way = rule.way(*order, op.operands, op.results, module.mesh)
-        if way is None:
-            return None
-        engine.choices[op] = way
-        engine.layouts.update(zip(op.results, way.results, strict=True))
-        for v, layout in zip(op.operands, way.demands, strict=True):
-            engine.want(v, layout)
-    whole = [Layout.replicated(v.type.rank) for v in body.returns]
-    for v, layout in zip(body.returns, whole, strict=True):
-        engine.want(v, layout)
-    return module.with_body(legalise(engine, body, whole))
-
-
-def sensible(strategy, op):
-    """Partials of a kind that the values' type has no such reduction for don't occur."""
-    values = zip((*op.operands, *op.results), (*strategy.operands, *strategy.results), strict=True)
-    return all(_fits(v.type.dtype, place) for v, place in values if isinstance(place, str))
-
-
-def _fits(dtype, kind):
-    bitwise = kind in ("and", "or", "xor")
-    return bitwise if dtype == "i1" else not (bitwise and dtype[0] in "fc")
-
-
 @needs_cores
 @pytest.mark.parametrize("name", CASES)
 def test_every_strategy(name):
@@ -138,17 +101,12 @@ def test_every_strategy(name):
     module = Simplify()(ir.parse(step.lower(*args).as_text("import")))
     targets = [op for op in module.main.body.ops if op.name == name.split(" ")[0]]
     assert targets, [op.name for op in module.main.body.ops]
-    book = Engine(module).book
-    for op in module.main.body.ops:
-        if op.name == "constant" and not op.results[0].type.rank:
-            book.scalars[op.results[0]] = op.attrs["value"]
+    book = engine_of(module).book
     wanted = [np.asarray(x) for x in jax.tree.leaves(jax.jit(function)(*args))]
     tried = 0
     for target in targets:
-        for i, strategy in enumerate(book.rule(target).strategies):
-            if not sensible(strategy, target):
-                continue
-            spread = arranged(module, target, lambda rule, i=i: rule.strategies[i])
+        for strategy in book.rule(target).strategies:
+            spread = arranged(module, target, [strategy]) if sensible(strategy, target) else None
             if spread is None:
                 continue
             verify_layouts(spread)
