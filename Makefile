@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help install demo test lint conformance zoo rules fuzz outside bench
+.PHONY: help install demo test lint conformance zoo scorecard rules fuzz outside bench
 
 help:  ## this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -34,6 +34,9 @@ conformance: $(VENV)/.installed  ## JAX's own 5,594 test harnesses
 
 zoo: $(VENV)/.installed  ## bytes sent on real-shaped programs, beside Shardy and GSPMD
 	$(BIN)/python benchmarks/run_zoo.py
+
+scorecard: $(VENV)/.installed  ## known bugs of partitioners, ours beside Shardy and GSPMD
+	$(BIN)/python -m benchmarks.scorecard
 
 rules: $(VENV)/.installed  ## every strategy of every sharding rule, executed
 	$(BIN)/python -m spmd_compiler.tools.check_rules

@@ -9,16 +9,10 @@ behind the program that did it, which the table then lists.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import sys
-import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":  # also when run as a script
@@ -28,6 +22,7 @@ from rich.console import Console  # noqa: E402
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
 
 from benchmarks import zoo, zoo_table  # noqa: E402
+from benchmarks.workers import Rows, Runner  # noqa: E402
 
 PARTS = ("spmd", "shardy", "gspmd")
 
@@ -44,8 +39,9 @@ def main() -> int:
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("zoo", total=len(names))
 
-        def run(share: list[str]) -> zoo_table.Rows:
-            return _Runner(options, share, lambda: progress.advance(bar)).run()
+        def run(share: list[str]) -> Rows:
+            worker = _worker(options)
+            return Runner(worker, share, options.parts, options.timeout, lambda: progress.advance(bar)).run()
 
         shares = [names[i :: options.jobs] for i in range(options.jobs)]
         with ThreadPoolExecutor(options.jobs) as pool:
@@ -59,78 +55,9 @@ def main() -> int:
     return int(any(not r.get("spmd", {"right": True}).get("right") for r in rows.values()))
 
 
-class _Runner:
-    """Drives one worker process after the other until every program has its rows."""
-
-    def __init__(self, options: argparse.Namespace, names: list[str], advance: Any):
-        self._options = options
-        self._names = names
-        self._advance = advance
-        self._rows: zoo_table.Rows = {}
-
-    def run(self) -> zoo_table.Rows:
-        with tempfile.TemporaryDirectory() as folder:
-            attempt = 0
-            while todo := self._todo():
-                attempt += 1
-                self._attempt(todo, Path(folder) / f"{attempt}.jsonl")
-        return self._rows
-
-    def _todo(self) -> list[str]:
-        todo = []
-        for name in self._names:
-            missing = [p for p in self._options.parts if p not in self._rows.get(name, {})]
-            if missing:
-                todo.append(f"{name}={'+'.join(missing)}")
-        return todo
-
-    def _attempt(self, todo: list[str], out: Path) -> None:
-        """One process; when it dies or hangs, what it was at gets a row that says so."""
-        out.touch()
-        errors = out.with_suffix(".err")
-        steps = 0 if self._options.notime or self._options.jobs > 1 else self._options.steps
-        command = [sys.executable, "-m", "benchmarks.zoo_worker", "--out", str(out), "--steps", str(steps)]
-        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
-        with errors.open("wb") as log:
-            process = subprocess.Popen(
-                [*command, "--hlo", self._options.hlo, *todo], env=env, stderr=log, cwd=ROOT
-            )
-        seen, at, why = 0, ("", ""), ""
-        last = time.monotonic()
-        while True:
-            ended = process.poll() is not None
-            lines = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            for line in lines[seen:]:
-                row = json.loads(line)
-                if row["status"] == "start":
-                    at = (row["name"], row["part"])
-                else:
-                    self._add(row)
-                last = time.monotonic()
-            seen = len(lines)
-            if ended:
-                why = f"the process ended with {process.returncode}" if process.returncode else ""
-                break
-            if time.monotonic() - last > self._options.timeout:
-                process.kill()
-                process.wait()
-                why = f"no progress for {self._options.timeout:.0f} s"
-                break
-            time.sleep(0.1)
-        if not why:
-            return
-        tail = errors.read_text(errors="replace")[-1500:]
-        if not at[0]:
-            raise SystemExit(f"a zoo process can't start: {why}\n{tail}")
-        for part in at[1].split("+"):
-            self._add({"name": at[0], "part": part, "status": "crash", "error": f"{why}: {tail}"})
-
-    def _add(self, row: dict[str, Any]) -> None:
-        by_part = self._rows.setdefault(row["name"], {})
-        by_part.setdefault(row["part"], row)
-        if len(by_part) == len(self._options.parts):
-            self._advance()
+def _worker(options: argparse.Namespace) -> list[str]:
+    steps = 0 if options.notime or options.jobs > 1 else options.steps
+    return ["benchmarks.zoo_worker", "--steps", str(steps), "--hlo", options.hlo]
 
 
 def _options() -> argparse.Namespace:

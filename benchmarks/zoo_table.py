@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import zoo
+from benchmarks.workers import Rows
 
-Rows = dict[str, dict[str, dict[str, Any]]]  # program -> part -> row
 BASELINE: dict[str, dict[str, int]] = json.loads((Path(zoo.__file__).parent / "baseline.json").read_text())
 _COLUMNS = {
     "spmd": "ours",

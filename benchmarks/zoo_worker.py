@@ -59,7 +59,7 @@ def run_case(case: zoo.Case, parts: list[str], steps: int, hlo_dir: str) -> Iter
                 path = Path(hlo_dir) / f"{case.name}.{part}.hlo"
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(compiled.as_text())
-            row["error_vs_one_device"] = _difference(compiled(*args), reference)
+            row["error_vs_one_device"] = difference(compiled(*args), reference)
             row["right"] = row["error_vs_one_device"] <= built.tol
             row["status"] = "ok"
             runnable[part] = _stepper(compiled, args)
@@ -84,7 +84,7 @@ def _compile(
             out_layouts=built.out_specs,
         )
     else:
-        free = {} if built.out_specs is None else {"out_shardings": _shardings(built.out_specs, mesh)}
+        free = {} if built.out_specs is None else {"out_shardings": shardings(built.out_specs, mesh)}
         program = jax.jit(lambda *a: built.fn(*a), **free)
     with _stderr() as messages, zoo.hints_on(mesh):
         start = time.perf_counter()
@@ -106,7 +106,7 @@ def _place(built: zoo.Built, mesh: Mesh) -> tuple:
     return jax.tree.map(put, built.in_specs, built.args, is_leaf=lambda s: isinstance(s, P))
 
 
-def _shardings(specs: Any, mesh: Mesh) -> Any:
+def shardings(specs: Any, mesh: Mesh) -> Any:
     return jax.tree.map(
         lambda s: None if s is None else NamedSharding(mesh, s),
         specs,
@@ -119,7 +119,7 @@ def _on_one_device(built: zoo.Built) -> list[np.ndarray]:
     return [np.asarray(a) for a in jax.tree.leaves(jax.jit(lambda *a: built.fn(*a))(*args))]
 
 
-def _difference(outputs: Any, reference: list[np.ndarray]) -> float:
+def difference(outputs: Any, reference: list[np.ndarray]) -> float:
     """The largest difference relative to an output's largest number; of integers the differing share."""
     worst = 0.0
     for got, want in zip(map(np.asarray, jax.tree.leaves(outputs)), reference, strict=True):

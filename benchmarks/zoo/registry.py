@@ -81,7 +81,7 @@ def hints_on(mesh: Mesh) -> Iterator[None]:
         _hint_mesh.pop()
 
 
-def hint(x: jax.Array, *spec: str | None) -> jax.Array:
+def hint(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
     """A user's activation constraint; only the programs named `*_hint` have them."""
     if not _hint_mesh:
         return x

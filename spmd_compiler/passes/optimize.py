@@ -1,5 +1,5 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
-collectives that can run together are combined."""
+collectives that can run together are combined; starts of slices that XLA would misread are clamped."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Module
+from .clamp_starts import clamp_starts
 from .combine import combine_collectives
 from .simplify import Simplify
 
@@ -18,4 +19,5 @@ class Optimize:
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
         combine_collectives(module.main.body, module.mesh)
+        clamp_starts(module.main.body, module.mesh)
         return module

@@ -41,8 +41,11 @@ class _Dim(NamedTuple):
         return self.low > 0 or (self.sources - 1) * self.stride - self.low + self.window > self.size
 
     def source_window(self, block: int) -> Window:
-        """The sources whose windows touch a block of the operand."""
-        count = (block + self.window - 2) // self.stride + 1
+        """The sources whose windows touch a block of the operand; as many as any block has."""
+        if block % self.stride:
+            count = (block + self.window - 2) // self.stride + 1
+        else:  # windows lie the same way on every block
+            count = -((-block - self.low) // self.stride) - (self.low - self.window) // self.stride - 1
         return Window(block, self.low - self.window + self.stride, count, 0, self.sources, self.stride)
 
     def operand_window(self, block: int) -> Window:
