@@ -37,6 +37,7 @@ def spmd_check(case: Case, seed: int) -> str:
 
     if not any(map(_shards, specs)) and all(s is None for s in uneven):
         uneven = [random_spec(np.shape(x), rng, even=False) for x in leaves]
+    uneven = [s if _shards(s) else None for s in uneven]  # one that says "whole" asks for a gather
 
     def constrained(*values: Any) -> Any:
         xs = [
@@ -66,6 +67,7 @@ BY_DEFINITION = {
     ("dynamic_update_slice", "1"): "the update may fall on any device",
     ("custom_call", "0"): "a kernel factors whole matrices",
     ("custom_call", "1"): "a kernel solves with whole matrices",
+    ("convolution", "1"): "every position of a sharded batch or image reads the whole kernel",
     ("cholesky", "0"): "each number depends on all before it",
     ("triangular_solve", "0"): "each unknown depends on those before it",
     ("triangular_solve", "1"): "each unknown depends on those before it",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ..ir.graph import Module
 from ..ir.verify import verify
 from .boundary import Boundary
+from .cost import priced
 from .expand import Expand
 from .manager import Callback, Check, Pass, run_passes
 from .merge_moves import MergeMoves
@@ -49,7 +50,7 @@ def compile_module(
         return (verify, verify_layouts) if isinstance(done, Propagate) else (verify,)
 
     stages = {"import": module}
-    for done, result in run_passes(module, passes, checks, callback):
+    for done, result in run_passes(priced(module), passes, checks, callback):
         if done.name in STAGES:
             stages[done.name] = result
     return stages

@@ -14,7 +14,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical, local_block, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
-from ..cost import MESSAGE
+from ..cost import prices
 from ..relayout import refine
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class Rule:
                 local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
                 local_outs = [local_type(t, r, mesh) for t, r in zip(outs, results, strict=True)]
                 sent, messages = s.exchange(mesh.axes_size(axes), local_ins, local_outs)
-                cost += sent + messages * MESSAGE
+                cost += sent + messages * prices(mesh).message
         return Choice(tuple(demands), tuple(results), cost, order, picks)
 
     def _blocks(

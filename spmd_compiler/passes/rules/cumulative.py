@@ -10,8 +10,8 @@ from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
+from .. import cost
 from ..builder import Builder
-from ..cost import MESSAGE
 from .base import Exchange
 from .windows import Extent
 
@@ -49,7 +49,8 @@ def _steps(n: int) -> list[int]:
 
 def _gathers(n: int, row: float) -> bool:
     """All totals at once, or a scan: fewer bytes for many devices, more messages."""
-    return (n - 1) * row + MESSAGE <= len(_steps(n)) * (row + MESSAGE)
+    message = cost.USUAL.message
+    return (n - 1) * row + message <= len(_steps(n)) * (row + message)
 
 
 def extend(
