@@ -14,7 +14,7 @@ from rich.table import Table
 from ...passes.rules.table import TABLE
 from .cases import cases
 from .judge import judge
-from .page import page
+from .page import WHOLE, page, whole_dims
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,16 +34,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         table.add_column(name, justify="left" if name == "op" else "right")
     console, wrong, total = Console(), [], 0
     for op in options.ops or sorted(TABLE):
-        verdicts = [judge(m, options.seed) for m in cases(op, options.cases, options.seed)]
+        instances = list(cases(op, options.cases, options.seed))
+        verdicts = [judge(m, options.seed) for m in instances]
         checked = sum(v.checked for v in verdicts)
         incorrect = [text for v in verdicts for text in v.incorrect]
         often = Counter(text for v in verdicts for text in v.missing)
         missing = sorted(text for text, times in often.items() if times > 1)  # once may be chance
+        if op not in WHOLE:
+            missing += sorted({text for m in instances for text in whole_dims(m)})
         total += checked
         wrong += [f"{op}: {text}" for text in incorrect]
         table.add_row(op, str(len(verdicts)), str(checked), str(len(incorrect)), str(len(missing)))
         for text in missing:
-            console.print(f"{op}: right, but without a rule: {text}", markup=False)
+            console.print(f"{op}: has no rule for {text}", markup=False)
     console.print(table)
     for text in wrong:
         console.print(text, markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ir.graph import Module
 from ...ir.mesh import Mesh
 from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType
@@ -15,9 +16,23 @@ HEAD = """# The ops and how they shard
 Made by `spmd-check-rules --docs docs/ops.md` from the table of rules. Per op an instance, and over one mesh axis the ways to
 run it: where the axis is on each operand and result. A number is a dim, `-` is whole, `+sum` a partial. `sends` tells that
 the op itself exchanges something inside (a halo, candidates, partial results), never a whole operand. An op that is not
-here runs replicated, and `explain()` says so.
+here runs replicated, and `explain()` says so. Dims that no way shards are at the end, with the reason.
 
 All elementwise ops shard alike on every dim: """
+
+# Ops with dims that no way shards, and why.
+WHOLE = {
+    "cholesky": "each number of a matrix depends on all before it",
+    "convolution": "the kernel's spatial dims where the image is sharded: every position reads all of it",
+    "dynamic_update_slice": "the update: it may fall on any device",
+    "fft": "a transformed dim, where no other dim can take its axis meanwhile",
+    "gather": "the parts of an index, and indices that no result dim follows",
+    "pad": "a dim of which everything is cut off",
+    "reshape": "a dim that is split or merged so that no block of it stays a block",
+    "scatter": "the parts of an index, and windows that may fall on any device",
+    "select_and_scatter": "a dim with one window",
+    "triangular_solve": "each unknown depends on those before it",
+}
 
 
 def page() -> str:
@@ -37,7 +52,20 @@ def page() -> str:
             if best is None or len(ways) > best[0]:
                 best = len(ways), row
         lines.append(best[1] if best else f"| `{name}` | (tested by itself) | |")
+    lines += ["", "| op | what stays whole |", "|---|---|"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in sorted(WHOLE.items())]
     return "\n".join(lines) + "\n"
+
+
+def whole_dims(module: Module) -> list[str]:
+    """Dims of the last op's operands that no strategy of its rule shards."""
+    rule, operands = rule_of(module, Mesh([("a", 2)])), module.main.body.ops[-1].operands
+    return [
+        f"dim {d} of operand {i}, {_spell(v.type)}"
+        for i, v in enumerate(operands)
+        for d, n in enumerate(v.type.shape)
+        if n > 1 and (i, d) not in rule.by_operand
+    ]
 
 
 def _else(rule: Rule) -> str:
