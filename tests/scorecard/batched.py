@@ -60,3 +60,10 @@ def shuffled_rows() -> Program:
         return jax.vmap(jax.random.permutation)(keys, x)
 
     return Program(f, (np.array([0, 3], np.uint32), normal(24, 256, 4)), (P(), P("dp")), P("dp"))
+
+
+# three all-to-alls of the block
+@bug("openxla/xla#24", what="fft of one dim, sharded", sent=3 * 7 / 8 * 4096 * 8 / 8, x=8)
+def fft_of_one_dim() -> Program:
+    x = (normal(4096) + 1j * normal(4096, seed=1)).astype(np.complex64)
+    return Program(jnp.fft.fft, (x,), (P("x"),), P("x"))

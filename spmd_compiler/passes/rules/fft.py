@@ -1,16 +1,16 @@
 """fft: the leading dims are batch. One of several transformed dims may be sharded: the others are transformed first, then an
-all-to-all makes it whole and leaves another one sharded."""
+all-to-all makes it whole and leaves another one sharded. Or it stays where it is (`fft_in_place`)."""
 
 from __future__ import annotations
 
-import math
-
 from ...ir.graph import Op, Value
 from ...ir.layout import local_type
-from ...ir.types import TensorType, Type
+from ...ir.types import Type
 from ..builder import Builder
 from ..cost import WORK
 from .base import Dims, Exchange, Rule, Strategy, factored, numbered, shape_of
+from .fft_in_place import place_price, transform_in_place
+from .fft_local import transform
 
 
 def fft(op: Op) -> Rule:
@@ -20,6 +20,9 @@ def fft(op: Op) -> Rule:
     # one factor for all transformed dims: a mesh axis can take part in one exchange only
     sizes = [*shape[:batch], max(1, min(shape[batch:]))]
     ways = [Strategy((s,), (t,), batch, _exchange(op)) for s, t in _moves(op)]
+    if op.attrs["fft_type"] in ("FFT", "IFFT"):
+        stays = [d for d in range(batch, len(shape)) if shape[d] > 1]
+        ways += [Strategy((d,), (d,), batch, place_price(shape[d])) for d in stays]
     work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
     return factored(
         [dims], [dims], sizes, _expand, whole=[batch], linear=[((0,), ("sum",))], extra=ways, work=work
@@ -57,52 +60,19 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     dims = range(rank - len(lengths), rank)
     cut = next((d for d in dims if source.dims[d]), None)
     if cut is None:
-        return [_transform(b, op, args[0], list(dims))]
+        return [transform(b, op, args[0], list(dims))]
     to = next(d for d in dims if target.dims[d])
     axes = source.dims[cut]
-    value = _transform(b, op, args[0], [d for d in dims if d != cut])
+    value = args[0]
+    if others := [d for d in dims if d != cut]:
+        value = transform(b, op, value, others)
+    if to == cut:
+        return [transform_in_place(b, op, value, cut, axes)]
     own = local_type(op.results[0].type, target, b.mesh).shape
     there = b.pad_to_split(value, to, own[to] * b.mesh.axes_size(axes))
     whole = b.all_to_all(there, axes, to, cut)
     whole = b.slice(whole, cut, 0, shape_of(op.operands[0])[cut])
-    return [_transform(b, op, whole, [cut])]
-
-
-def _transform(b: Builder, op: Op, value: Value, dims: list[int]) -> Value:
-    """The op's transform of some of its dims. `value` holds the complex or real numbers that they start from."""
-    rank = value.type.rank
-    lengths = dict(zip(range(rank - len(op.attrs["fft_length"]), rank), op.attrs["fft_length"], strict=True))
-    kind = op.attrs["fft_type"]
-    if rank - 1 not in dims:
-        kind = {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
-    order = [d for d in range(rank) if d not in dims] + dims
-    value = _row_major(b, _transpose(b, value, order))
-    size = list(value.type.shape)
-    dtype = op.results[0].type.dtype
-    if kind == "RFFT":
-        size[-1] = lengths[rank - 1] // 2 + 1
-    elif kind == "IRFFT":
-        size[-1] = lengths[rank - 1]
-    else:
-        dtype = value.type.dtype
-    attrs = {"fft_type": kind, "fft_length": tuple(lengths[d] for d in dims)}
-    value = b.op("fft", [value], TensorType(tuple(size), dtype), attrs)
-    return _transpose(b, _row_major(b, value), [order.index(d) for d in range(rank)])
-
-
-def _transpose(b: Builder, x: Value, order: list[int]) -> Value:
-    if order == sorted(order):
-        return x
-    shape = tuple(x.type.shape[d] for d in order)
-    return b.op("transpose", [x], TensorType(shape, x.type.dtype), {"permutation": tuple(order)})
-
-
-def _row_major(b: Builder, x: Value) -> Value:
-    """XLA's CPU kernel refuses arrays that are not laid out row-major, which those next to a collective need not be; flat
-    ones are."""
-    flat = b.reshape(x, (math.prod(x.type.shape),))
-    kept = b.op("optimization_barrier", [flat], flat.type)
-    return b.reshape(kept, x.type.shape)
+    return [transform(b, op, whole, [cut])]
 
 
 RULES = {"fft": fft}

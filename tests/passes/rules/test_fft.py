@@ -56,3 +56,26 @@ def test_two_axes():
     assert not [c for c in gathered(lowered) if c.kind == "all_gather"]
     moved = [c.bytes_per_device for c in lowered.collectives() if c.kind == "all_to_all"]
     assert sum(moved) <= 3 * x.nbytes / 8
+
+
+def placed(fun, x, mesh, spec):
+    """The collectives where operand and result are laid out so, after a check of the result."""
+    step = spmd.spmd_jit(fun, mesh=spmd.create_mesh(mesh), in_layouts=(spec,), out_layouts=spec)
+    np.testing.assert_allclose(step(x), jax.jit(fun)(x), rtol=1e-3, atol=1e-3)
+    return step.lower(x).collectives()
+
+
+@pytest.mark.parametrize("kind", ["fft", "ifft"])
+@pytest.mark.parametrize("shape", [(4096,), (3, 2048)])
+@pytest.mark.parametrize(("on", "n"), [("a", 4), (("a", "b"), 8)])
+def test_the_only_dim_stays_sharded(kind, shape, on, n):
+    x = (sample(*shape) + 1j * sample(*shape)[::-1]).astype(np.complex64)
+    spec = P(*(None,) * (len(shape) - 1), on)
+    sent = placed(getattr(jnp.fft, kind), x, [("a", 4), ("b", 2)], spec)
+    assert [c.kind for c in sent] == ["all_to_all"] * 3
+    assert sum(c.bytes_per_device for c in sent) == 3 * (n - 1) / n * x.nbytes / n
+
+
+def test_a_dim_that_does_not_split_so_is_gathered():
+    x = (sample(1000) + 1j).astype(np.complex64)
+    assert [c.kind for c in placed(jnp.fft.fft, x, [("a", 8)], P("a"))] == ["all_gather"]
