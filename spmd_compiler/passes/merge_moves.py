@@ -1,5 +1,5 @@
-"""merge_moves: chains of slices, pads and concatenations become one op each, pads join the windows that read them, and
-updates of known windows become pads.
+"""merge_moves: chains of slices, pads and concatenations become one op each, pads join the windows that read them,
+updates of known windows become pads, and lookups of rows by their own number batching dims.
 
 What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
 neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from ..ir.graph import Block, Module, Op, Value, constant
 from ..ir.types import TensorType
-from . import known_updates, pad_windows
+from . import known_updates, pad_windows, row_lookups
 from .chains import Defs, fill_of, pad_of_pad, pad_of_slice, slice_of_joined, slice_of_pad, slice_of_slice
 from .simplify import drop_unused
 
@@ -174,6 +174,10 @@ def _parts(value: Value, d: int, defs: Defs) -> list[tuple[Value, int, int]]:
     return [(value, 0, value.type.shape[d])]
 
 
+def _scatter(op: Op, defs: Defs) -> list[Op] | None:
+    return known_updates.scatter(op, defs) or row_lookups.scatter(op, defs)
+
+
 _MERGES = {
     "slice": _slice,
     "pad": _pad,
@@ -181,5 +185,6 @@ _MERGES = {
     "reduce_window": pad_windows.reduce_window,
     "convolution": pad_windows.convolution,
     "dynamic_update_slice": known_updates.dynamic_update_slice,
-    "scatter": known_updates.scatter,
+    "gather": row_lookups.gather,
+    "scatter": _scatter,
 }
