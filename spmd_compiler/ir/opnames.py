@@ -33,7 +33,10 @@ all_gather all_reduce all_slice all_to_all collective_permute constant data_flow
 manual_computation named_computation propagation_barrier reduce_scatter replicated_to_unreduced reshard
 sharded_to_unreduced sharding_constraint sharding_group
 """
-_OWN = "axis_index call manual_computation padded_select_and_scatter relayout sharding_constraint splice"
+_OWN = """
+axis_index call enter_manual leave_manual manual_computation padded_select_and_scatter relayout sharding_constraint
+splice
+"""
 
 OP_NAMES = frozenset(
     {

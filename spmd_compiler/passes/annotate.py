@@ -20,6 +20,7 @@ from ..ir.mesh import Mesh
 from ..ir.parser import parse_layout
 from ..ir.resolve import Resolved, ShardingResolver
 from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
+from .open_regions import automatic_axes
 from .program_mesh import CALLS, program_mesh, reached_functions
 from .round_trip import read_round_trip
 
@@ -76,7 +77,7 @@ class _Annotator:
     def __init__(self, module: Module, resolver: ShardingResolver):
         self.module = module
         self.resolver = resolver
-        self._manual_copies: dict[str, str] = {}
+        self._manual_copies: dict[tuple[str, frozenset[str]], str] = {}
         self._alias: dict[Value, Value] = {}
 
     def run(self) -> None:
@@ -89,7 +90,7 @@ class _Annotator:
                 main.result_attrs[i]["layout"] = layout
         for function in reached_functions(self.module):
             _drop_annotations((*function.arg_attrs, *function.result_attrs))
-            self._block(function.body, manual=False)
+            self._block(function.body, frozenset())
 
     def _border(self, attrs: dict[str, Any], value: Value, where: str) -> Layout | None:
         """The layout of an argument or result of `main`; None if the compiler may choose."""
@@ -118,8 +119,8 @@ class _Annotator:
             self.resolver.hlo(hlo, types, where) if isinstance(hlo, str) else [Resolved(None)] * len(values)
         )
 
-    def _block(self, block: Block, manual: bool) -> None:
-        """Rewrites a block; in a manual region constraints say nothing, since its values are per device."""
+    def _block(self, block: Block, manual: frozenset[str]) -> None:
+        """Rewrites a block. `manual`: the axes over which it is per device; constraints speak of the others."""
         if not manual:
             form_manual_regions(block, self.resolver)
         alias = self._alias
@@ -129,7 +130,7 @@ class _Annotator:
                 op.operands = [alias.get(v, v) for v in op.operands]
             name = op.name
             target = op.attrs.get("call_target_name") if name == "custom_call" else None
-            if name in _CONSTRAINTS or target in _TARGETS:
+            if name in _CONSTRAINTS or target in _TARGETS or (manual and name == "relayout"):
                 self._constraint(op, ops, manual)
             elif name == "manual_computation":
                 self._manual(op, ops, manual)
@@ -149,7 +150,7 @@ class _Annotator:
         if alias:
             block.returns[:] = [alias.get(v, v) for v in block.returns]
 
-    def _plain(self, op: Op, manual: bool) -> None:
+    def _plain(self, op: Op, manual: frozenset[str]) -> None:
         attrs = op.attrs
         if any(key.startswith("sdy.") or key == "mhlo.sharding" for key in attrs):
             attrs = op.attrs = dict(attrs)
@@ -159,11 +160,13 @@ class _Annotator:
             _drop_annotations([attrs])
         if manual and op.name in CALLS:
             key = CALLS[op.name]
-            op.attrs = {**attrs, key: self._manual_copy(attrs[key])}
+            op.attrs = {**attrs, key: self._manual_copy(attrs[key], manual)}
+        if op.name not in ("while", "case", "if"):  # a reducer's scalars are on every device
+            manual = frozenset(self.resolver.mesh.axis_names)
         for region in op.regions:
-            self._block(region, manual or op.name not in ("while", "case", "if"))
+            self._block(region, manual)
 
-    def _hint(self, op: Op, attrs: dict[str, Any], manual: bool) -> None:
+    def _hint(self, op: Op, attrs: dict[str, Any], manual: frozenset[str]) -> None:
         """An annotation on any other op is what another partitioner chose or a user hoped; it binds nobody."""
         try:
             found = self._read(attrs, op.results, str(op.loc))
@@ -173,14 +176,15 @@ class _Annotator:
             if not manual and resolved.layout is not None and not resolved.fully_open:
                 value.layout = resolved.layout
 
-    def _constraint(self, op: Op, ops: list[Op], manual: bool) -> None:
+    def _constraint(self, op: Op, ops: list[Op], manual: frozenset[str]) -> None:
         value = op.operands[0]
-        resolved = Resolved(None) if manual else self._resolve_constraint(op)
+        silent = manual and not automatic_axes(manual, self.resolver.mesh)
+        resolved = Resolved(None) if silent else self._resolve_constraint(op)
         if resolved.fully_open or value.type.rank == 0 or resolved.layout is None:
             self._alias[op.results[0]] = value
             return
         result = op.results[0]
-        result.layout = resolved.layout
+        result.layout = resolved.layout.drop(manual)
         attrs: dict[str, Any] = {"cause": "user"}
         if resolved.open:
             attrs["open"] = resolved.open
@@ -188,6 +192,8 @@ class _Annotator:
 
     def _resolve_constraint(self, op: Op) -> Resolved:
         attrs, types, where = op.attrs, [op.results[0].type], str(op.loc)
+        if op.name == "relayout":  # read already, before its function was copied for a manual region
+            return Resolved(op.results[0].layout, attrs.get("open", ()))
         if op.name != "custom_call":
             return self.resolver.shardy(attrs[_CONSTRAINTS[op.name]].text, types, where)[0]
         config = attrs.get("backend_config", "")
@@ -206,15 +212,16 @@ class _Annotator:
         raw = attrs.get("sdy.sharding")
         return self.resolver.shardy(raw.text, types, where)[0] if isinstance(raw, Raw) else Resolved(None)
 
-    def _manual(self, op: Op, ops: list[Op], manual: bool) -> None:
+    def _manual(self, op: Op, ops: list[Op], manual: frozenset[str]) -> None:
         region, where = op.regions[0], str(op.loc)
         if "in_layouts" not in op.attrs:
             op.attrs = self._borders(op, where)
-        if manual:
+        own = frozenset(op.attrs["manual_axes"])
+        if again := sorted(own & manual):
             raise LayoutError(
-                f"{where}: a manual computation inside a manual computation can't be partitioned"
+                f"{where}: a manual computation over {again[0]!r} inside of another one over it"
             )
-        self._block(region, manual=True)
+        self._block(region, manual | own)
         ops.append(op)
 
     def _borders(self, op: Op, where: str) -> dict[str, Any]:
@@ -246,15 +253,16 @@ class _Annotator:
             "manual_axes": manual,
         }
 
-    def _manual_copy(self, name: str) -> str:
-        """The copy of a function that manual regions call: there constraints say nothing."""
-        copy = self._manual_copies.get(name)
+    def _manual_copy(self, name: str, manual: frozenset[str]) -> str:
+        """The copy of a function that regions over `manual` call."""
+        key = name, manual
+        copy = self._manual_copies.get(key)
         if copy is None:
-            copy = self._manual_copies[name] = f"{name}.manual"
+            copy = self._manual_copies[key] = f"{name}.manual{len(self._manual_copies)}"
             source = self.module.functions[name]
             function = Function(copy, copy_block(source.body, {}), False)
             self.module.functions[copy] = function
-            self._block(function.body, manual=True)
+            self._block(function.body, manual)
         return copy
 
 

@@ -15,6 +15,7 @@ from ..ir.layout import Axes, Layout, local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import COMBINE
 from ..ir.types import TensorType, Type, is_complex, is_float, numpy_dtype
+from .permute_in_groups import permute_in_groups
 
 PRED = "i1"
 INDEX = "i32"
@@ -40,10 +41,12 @@ def identity_value(kind: str, dtype: str) -> Any:
 
 
 class Builder:
-    def __init__(self, mesh: Mesh, block: Block, outer: Builder | None = None):
+    """`divergent`: not all devices come through the block equally often."""
+
+    def __init__(self, mesh: Mesh, block: Block, divergent: bool = False):
         self.mesh = mesh
         self.block = block
-        self.outer = outer
+        self.divergent = divergent
         self.loc: Loc = UNKNOWN_LOC
         self.cause = ""
         self._memo: dict[Any, Value] = {}
@@ -283,4 +286,6 @@ class Builder:
         return self._collective("collective_permute", value, value.type, axes, pairs=pairs)
 
     def _collective(self, name: str, value: Value, type: Type, axes: Axes, **attrs: Any) -> Value:
+        if self.divergent and name == "collective_permute":
+            return permute_in_groups(self, value, axes, attrs)
         return self.op(name, [value], type, {"axes": axes, **attrs, "cause": self.cause})

@@ -132,6 +132,8 @@ class _Pass:
         wished, demands, axis = self.wished, self.engine.demands, self.axis
         for op in reversed(block.ops):
             wants = [x for v in op.results for x in demands.get(v, ()) if axis in x.axes]
+            if axis in op.attrs.get("manual_axes", ()):
+                continue  # what is in a manual region is per device over the axis
             regions = op.regions if op.name in LOOPS else ()
             if wants or not wished.isdisjoint(op.results):
                 wished.update(op.results, op.operands)

@@ -31,10 +31,12 @@ class _Expander:
         self.mesh = mesh
         self.book = RuleBook()
 
-    def block(self, block: Block, outer: dict[Value, Value], keep_layouts: bool = False) -> Block:
+    def block(
+        self, block: Block, outer: dict[Value, Value], keep_layouts: bool = False, divergent: bool = False
+    ) -> Block:
         env = dict(outer)
         out = Block([], [], [])
-        b = Builder(self.mesh, out)
+        b = Builder(self.mesh, out, divergent)
         for value in block.args:
             assert value.layout is not None
             layout = value.layout if keep_layouts else None
@@ -67,9 +69,11 @@ class _Expander:
             b.cause = f"{op.attrs.get('cause', '')}: {x.layout} -> {y.layout}"
             return [emit_relayout(b, args[0], x.type, x.layout, y.layout)]
         if op.name in ("while", "case", "if"):
-            regions = tuple(self.block(region, env) for region in op.regions)
+            divergent = b.divergent or op.attrs.get("divergent", False)
+            regions = tuple(self.block(region, env, divergent=divergent) for region in op.regions)
             types = [local_type(v.type, v.layout, self.mesh) for v in op.results if v.layout is not None]
-            return b.multi(op.name, args, types, op.attrs, regions)
+            attrs = {k: v for k, v in op.attrs.items() if k != "divergent"}
+            return b.multi(op.name, args, types, attrs, regions)
         if op.name == "manual_computation":
             return self.inline(op.regions[0], args, b, env)
         b.cause = f"part of {op.name}"

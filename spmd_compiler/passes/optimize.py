@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Module
+from .barriers import join_barriers
 from .clamp_starts import clamp_starts
 from .combine import combine_collectives
 from .simplify import Simplify
@@ -18,6 +19,7 @@ class Optimize:
 
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
+        join_barriers(module.main.body)
         combine_collectives(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         return module

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from ..ir.graph import Module
 from ..ir.verify import verify
+from .barriers import SplitBarriers
 from .boundary import Boundary
 from .cost import priced
 from .expand import Expand
 from .manager import Callback, Check, Pass, run_passes
 from .merge_moves import MergeMoves
+from .open_regions import OpenRegions
 from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
@@ -38,6 +40,8 @@ def compile_module(
     passes: list[Pass] = [
         Boundary(),
         Simplify(),
+        OpenRegions(),
+        SplitBarriers(),
         MergeMoves(),
         Propagate(sweeps=options.sweeps),
         Expand(),

@@ -28,7 +28,15 @@ NO_KIND = {
     "rng_bit_generator",
     "optimization_barrier",
     "sharding_constraint",
-}
+    "enter_manual",
+    "leave_manual",
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "all_to_all",
+    "collective_permute",
+    "collective_broadcast",
+}  # those of manual regions: tests/passes/test_open_regions.py
 
 
 def test_it_finds_what_is_wrong_and_what_is_missing(monkeypatch):

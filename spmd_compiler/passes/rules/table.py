@@ -18,8 +18,8 @@ from . import (
     elementwise,
     fft,
     gather,
-    identity,
     moving,
+    passing,
     reduce,
     reshape,
     scatter,
@@ -28,6 +28,7 @@ from . import (
     slicing,
     sorting,
     top_k,
+    user_collectives,
     window,
 )
 from .base import Rule, factored
@@ -50,7 +51,8 @@ TABLE: dict[str, Callable[..., Rule]] = {
     **fft.RULES,
     **sorting.RULES,
     **top_k.RULES,
-    **identity.RULES,
+    **passing.RULES,
+    **user_collectives.RULES,
 }
 NEEDS_SCALARS = {"reduce", "reduce_window"}  # their rules depend on whether the init is neutral
 
