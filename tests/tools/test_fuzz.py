@@ -15,10 +15,11 @@ from spmd_compiler.tools.fuzz.shrink import shrink
 ONCE_FAILED = sorted((Path(__file__).parents[1] / "golden" / "fuzz").glob("*.spmd"))
 
 
-@pytest.mark.parametrize("first", range(0, 240, 40))
-def test_programs(first):
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounding"])
+@pytest.mark.parametrize("first", range(0, 200, 40))
+def test_programs(first, exact):
     for seed in range(first, first + 40):
-        assert not failure(program(seed)), f"seed {seed}"
+        assert not failure(program(seed, exact)), f"seed {seed}"
 
 
 @pytest.mark.parametrize("path", ONCE_FAILED, ids=lambda p: p.stem)

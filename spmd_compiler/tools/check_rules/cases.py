@@ -13,7 +13,7 @@ from ...ir.mesh import Mesh
 from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType
 from ..fuzz import kinds
-from ..fuzz.generate import FLOATS, Scope, reducer, tensor
+from ..fuzz.scope import FLOATS, Scope, reducer, tensor
 from ..interpret import InterpretError, run
 
 Make = Callable[[Scope], object]
@@ -80,7 +80,7 @@ def _makers(op_name: str) -> list[Make]:
 def _makers_by_op() -> dict[str, list[Make]]:
     """Which of the fuzzer's kinds make an op, found by trying."""
     known: dict[str, list[Make]] = {}
-    for make, _ in kinds.KINDS:
+    for make, _ in kinds.EXACT_KINDS:
         names: set[str] = set()
         for seed in range(20):
             rng = random.Random(seed)

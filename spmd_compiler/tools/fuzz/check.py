@@ -2,54 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 
 from ...ir.graph import Module
-from ...ir.text import print_module
 from ...ir.verify import verify
 from ...passes.pipeline import compile_module
 from ..interpret import cut, join, run, run_devices
-from .generate import arguments
+from .generate import arguments, is_exact
+from .rounding import Account, Rounding
+
+
+class Verdict(NamedTuple):
+    """`text`: "" if all agree, else what is wrong, the kind of error first. `account`: of the elements compared."""
+
+    text: str = ""
+    account: Account = Account()
 
 
 def failure(module: Module, seed: int = 0) -> str:
-    """ "" if the compiled module agrees with the global one bit by bit, else what is wrong: the kind of error first."""
+    """ "" if the compiled module agrees with the global one, else what is wrong."""
+    return judge(module, seed).text
+
+
+def judge(module: Module, seed: int = 0) -> Verdict:
+    """Compares the results of the compiled module with those of the global one: bit by bit if nothing in it rounds."""
     args = arguments(module, seed)
     try:
         verify(module)
         want = run(module, args)
     except Exception as error:
-        return f"generator: {type(error).__name__}: {error}"
-    if any(not np.isfinite(np.asarray(w, np.complex128)).all() for w in want):
-        return ""  # what is left of rounding shows there
+        return Verdict(f"generator: {type(error).__name__}: {error}")
     try:
         stages = compile_module(module)
     except Exception as error:
-        return f"compile: {type(error).__name__}: {error}"
-    body, mesh = stages["propagate"].main.body, module.mesh
+        return Verdict(f"compile: {type(error).__name__}: {error}")
     try:
-        shards = [
-            cut(a, v.layout, mesh) for a, v in zip(args, body.args, strict=True) if v.layout is not None
-        ]
-        got = run_devices(stages["optimize"], shards)
-        whole = [
-            join(g, v.layout, v.type.shape, mesh) for g, v in zip(got, body.returns, strict=True) if v.layout
-        ]
+        got = _partitioned(stages, args)
     except Exception as error:
-        return f"run: {type(error).__name__}: {error}"
-    for i, (w, g) in enumerate(zip(want, whole, strict=True)):
+        return Verdict(f"run: {type(error).__name__}: {error}")
+    return compare(module, args, want, got)
+
+
+def _partitioned(stages: dict[str, Module], args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    body, mesh = stages["propagate"].main.body, stages["propagate"].mesh
+    shards = [cut(a, v.layout, mesh) for a, v in zip(args, body.args, strict=True) if v.layout is not None]
+    out = run_devices(stages["optimize"], shards)
+    return [join(g, v.layout, v.type.shape, mesh) for g, v in zip(out, body.returns, strict=True) if v.layout]
+
+
+def compare(
+    module: Module,
+    args: Sequence[np.ndarray],
+    want: Sequence[np.ndarray],
+    got: Sequence[np.ndarray],
+    tolerance: float = 64.0,
+) -> Verdict:
+    """`want`: what the interpreter computes; `tolerance`: units in the last place by which anything may differ."""
+    rounding = Rounding(module, args, want, tolerance)
+    exact, total = is_exact(module), Account()
+    for i, (w, g) in enumerate(zip(want, got, strict=True)):
         if w.shape != g.shape or w.dtype != g.dtype:
-            return f"result {i}: {g.dtype}{g.shape}, not {w.dtype}{w.shape}"
-        if not np.array_equal(w, g):
-            return f"result {i}: {np.sum(w != g)} of {w.size} elements differ"
-    return ""
+            return Verdict(f"result {i}: {g.dtype}{g.shape}, not {w.dtype}{w.shape}")
+        account = _bits(w, g) if exact else rounding.judge(i, g)
+        if account.differ:
+            return Verdict(f"result {i}: {account.differ} of {w.size} elements differ", account)
+        total = total.plus(account)
+    return Verdict("", total)
+
+
+def _bits(want: np.ndarray, got: np.ndarray) -> Account:
+    """What is left of sums without a number shows in other ways: NaN here, infinity there."""
+    same = (want == got) | ((want != want) & (got != got))
+    with np.errstate(all="ignore"):
+        lost = ~same & ~np.isfinite(want.astype(np.complex128))
+    return Account(int((~same & ~lost).sum()), int(same.sum()), 0, int(lost.sum()))
 
 
 def kind(text: str) -> str:
     """What two failures share that have one cause, most likely."""
     head = text.split(":")[0]
     return "result" if head.startswith("result") else ":".join(text.split(":")[:2])[:60]
-
-
-def text_of(module: Module) -> str:
-    return print_module(module)

@@ -3,87 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from ...ir.graph import Block, Op, Value
-from ...ir.types import TensorType
 from . import kinds_compute as compute
+from . import kinds_control as control
+from . import kinds_elementwise as elementwise
+from . import kinds_linear as linear
+from . import kinds_lookup as lookup
 from . import kinds_moves as moves
-from .generate import NUMBERS, Scope, indices_of
+from . import kinds_windows as windows
+from .scope import Scope
 
 Kind = Callable[[Scope], object]
+Kinds = Sequence[tuple[Kind, float]]
 
 
-def _inner(s: Scope, args: list[Value], outer: Sequence[Value]) -> Scope:
-    inner = Scope(s.rng, Block(args, [], []), s.depth + 1)
-    inner.values = [*outer, *args]
-    inner.bound = {**s.bound, **dict.fromkeys(args, 4.0)}
-    return inner
-
-
-def _fill(inner: Scope, count: int) -> None:
-    kinds, weights = zip(*[k for k in KINDS if k[0] not in (loop, branch)], strict=True)
-    for _ in range(3 * count):
-        if len(inner.block.ops) >= count:
+def fill(s: Scope, count: int, kinds: Kinds, after: Callable[[], None] = lambda: None) -> None:
+    """Adds ops of random kinds until there are `count`; `after` is called after each."""
+    makers, weights = zip(*kinds, strict=True)
+    for _ in range(4 * count):
+        if len(s.block.ops) >= count:
             return
-        inner.rng.choices(kinds, weights)[0](inner)
+        s.rng.choices(makers, weights)[0](s)
+        after()
 
 
-def _returned(inner: Scope, like: Value) -> Value:
-    """A tamed value of a type, made in the block where there is one."""
-    made = [v for v in inner.values if v.type is like.type]
-    v = inner.rng.choice(made) if made else like
-    return inner.tame(v) if v.type.dtype in NUMBERS else v
-
-
-def loop(s: Scope) -> None:
-    if s.depth:
-        return
-    carried = [
-        v for v in (s.pick() for _ in range(s.rng.randint(1, 2))) if v is not None and v.type.dtype in NUMBERS
-    ]
-    if not carried:
-        return
-    count, trips = TensorType((), "i32"), s.rng.randint(1, 4)
-    start = s.scalar("i32", 0)
-    tamed = [s.tame(v) for v in carried]
-    types = [count, *(v.type for v in tamed)]
-    checked = [Value(t) for t in types]
-    flag = Value(TensorType((), "i1"))
-    condition = Scope(s.rng, Block(checked, [], [flag]), 1)
-    limit = condition.scalar("i32", trips)
-    attrs = {"comparison_direction": "LT", "compare_type": "SIGNED"}
-    condition.block.ops.append(Op("compare", [checked[0], limit], [flag], attrs))
-    args = [Value(t) for t in types]
-    inner = _inner(s, args, s.values[-6:])
-    _fill(inner, s.rng.randint(2, 8))
-    one = inner.scalar("i32", 1)
-    following = Value(count)
-    inner.block.ops.append(Op("add", [args[0], one], [following], {}))
-    inner.block.returns = [following, *(_returned(inner, v) for v in args[1:])]
-    bounds = [float(trips), *(4.0 for _ in tamed)]
-    s.multi("while", [start, *tamed], types, bounds, {}, (condition.block, inner.block))
-
-
-def branch(s: Scope) -> None:
-    x = s.array("f32", "i32")
-    if s.depth or x is None:
-        return
-    index = indices_of(s, ())
-    regions: list[Block] = []
-    for _ in range(s.rng.randint(1, 3)):
-        inner = _inner(s, [], [*s.values[-6:], x])
-        _fill(inner, s.rng.randint(1, 6))
-        inner.block.returns = [_returned(inner, x)]
-        regions.append(inner.block)
-    s.op("case", [index], x.type, 4.0, {}, tuple(regions))
-
-
-KINDS: list[tuple[Kind, float]] = [
-    (compute.unary, 2),
-    (compute.binary, 8),
-    (compute.compare, 1),
-    (compute.select, 2),
-    (compute.convert, 1),
+_EXACT_STRAIGHT: list[tuple[Kind, float]] = [
+    (elementwise.unary, 2),
+    (elementwise.binary, 8),
+    (elementwise.compare, 1),
+    (elementwise.ask, 0.5),
+    (elementwise.select, 2),
+    (elementwise.clamp, 1),
+    (elementwise.convert, 2),
+    (elementwise.parts, 1),
+    (elementwise.bitcast, 1),
+    (elementwise.mapped, 0.5),
     (moves.broadcast, 3),
     (moves.transpose, 3),
     (moves.reshape, 4),
@@ -95,14 +50,39 @@ KINDS: list[tuple[Kind, float]] = [
     (compute.dot_general, 5),
     (compute.reduce, 4),
     (compute.argmax, 1),
-    (compute.reduce_window, 3),
-    (compute.convolution, 3),
     (compute.sort, 2),
     (compute.top_k, 1),
-    (moves.dynamic_slice, 2),
-    (moves.dynamic_update_slice, 2),
-    (moves.gather, 3),
-    (moves.scatter, 3),
-    (loop, 1),
-    (branch, 1),
+    (compute.random_bits, 0.3),
+    (windows.reduce_window, 3),
+    (windows.select_and_scatter, 1.5),
+    (windows.convolution, 3),
+    (lookup.dynamic_slice, 2),
+    (lookup.dynamic_update_slice, 2),
+    (lookup.gather, 3),
+    (lookup.scatter, 3),
+    (control.barrier, 0.5),
 ]
+_ROUNDING_STRAIGHT: list[tuple[Kind, float]] = [
+    *_EXACT_STRAIGHT,
+    (elementwise.function, 10),
+    (elementwise.of_two, 6),
+    (elementwise.reduce_precision, 1),
+    (linear.fft, 4),
+    (linear.cholesky, 1),
+    (linear.lapack, 0.5),
+    (linear.triangular_solve, 2),
+]
+
+
+def _with_regions(straight: Kinds) -> list[tuple[Kind, float]]:
+    inside = partial(fill, kinds=straight)
+    return [
+        *straight,
+        (partial(control.loop, fill=inside), 1),
+        (partial(control.branch, fill=inside), 1),
+        (partial(control.call, fill=inside), 0.5),
+    ]
+
+
+EXACT_KINDS = _with_regions(_EXACT_STRAIGHT)
+ROUNDING_KINDS = _with_regions(_ROUNDING_STRAIGHT)

@@ -1,4 +1,4 @@
-"""Kinds of ops that move values: shapes, slices, lookups, updates."""
+"""Kinds of ops that move values: shapes, slices, pads, concatenations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from ...ir.graph import Value
 from ...ir.types import TensorType
-from .generate import NUMBERS, Scope, indices_of, reducer, size, some_dims
+from .scope import NUMBERS, Scope, size, some_dims
 
 
 def broadcast(s: Scope) -> None:
@@ -113,94 +113,5 @@ def concatenate(s: Scope) -> None:
 def iota(s: Scope) -> None:
     x = s.array()
     if x is not None and max(x.type.shape) < 100:
-        type = TensorType(x.type.shape, s.rng.choice(("i32", "f32")))
+        type = TensorType(x.type.shape, s.rng.choice(("i32", "f32", "i64", "u32", "f64", "c64")))
         s.op("iota", [], type, max(type.shape), {"iota_dimension": s.rng.randrange(type.rank)})
-
-
-def dynamic_slice(s: Scope) -> None:
-    x = s.array()
-    if x is not None:
-        sizes = tuple(s.rng.randint(min(1, n), n) for n in x.type.shape)
-        starts = [indices_of(s, ()) for _ in sizes]
-        s.op(
-            "dynamic_slice", [x, *starts], TensorType(sizes, x.type.dtype), s.bound[x], {"slice_sizes": sizes}
-        )
-
-
-def dynamic_update_slice(s: Scope) -> None:
-    x = s.array(*NUMBERS)
-    if x is None:
-        return
-    sizes = tuple(s.rng.randint(min(1, n), n) for n in x.type.shape)
-    u = s.pick(lambda v: v.type.shape == sizes and v.type.dtype == x.type.dtype)
-    u = u if u is not None else s.data(TensorType(sizes, x.type.dtype))
-    starts = [indices_of(s, ()) for _ in sizes]
-    s.op("dynamic_update_slice", [x, u, *starts], x.type, max(s.bound[x], s.bound[u]))
-
-
-def _lookup(s: Scope, x: Value) -> tuple[tuple[int, ...], tuple[int, ...], list[int], tuple[int, ...], Value]:
-    """(indexed dims, dims that a lookup drops, window sizes, batch shape, indices)."""
-    rank = x.type.rank
-    indexed = tuple(s.rng.sample(range(rank), s.rng.randint(1, min(2, rank))))
-    dropped = tuple(sorted(d for d in indexed if s.rng.random() < 0.7))
-    sizes = [
-        1 if d in dropped else s.rng.randint(1, n) if d in indexed and n else n
-        for d, n in enumerate(x.type.shape)
-    ]
-    batch = tuple(size(s.rng) for _ in range(s.rng.randint(0, 2)))
-    return indexed, dropped, sizes, batch, indices_of(s, (*batch, len(indexed)))
-
-
-def gather(s: Scope) -> None:
-    x = s.array()
-    if x is None or not x.type.size:
-        return
-    indexed, dropped, sizes, batch, indices = _lookup(s, x)
-    window = [n for d, n in enumerate(sizes) if d not in dropped]
-    rank = len(window) + len(batch)
-    offsets = tuple(sorted(s.rng.sample(range(rank), len(window))))
-    shape, rows, cols = [], iter(batch), iter(window)
-    for d in range(rank):
-        shape.append(next(cols) if d in offsets else next(rows))
-    if math.prod(shape) > 900 or rank > 5:
-        return
-    attrs: dict[str, object] = {
-        "offset_dims": offsets,
-        "collapsed_slice_dims": dropped,
-        "operand_batching_dims": (),
-        "start_indices_batching_dims": (),
-        "start_index_map": indexed,
-        "index_vector_dim": len(batch),
-        "slice_sizes": tuple(sizes),
-        "indices_are_sorted": False,
-    }
-    s.op("gather", [x, indices], TensorType(tuple(shape), x.type.dtype), s.bound[x], attrs)
-
-
-def scatter(s: Scope) -> None:
-    x = s.array("f32", "i32", "f64")
-    if x is None or not x.type.size:
-        return
-    indexed, dropped, sizes, batch, indices = _lookup(s, x)
-    window = [n for d, n in enumerate(sizes) if d not in dropped]
-    rank = len(window) + len(batch)
-    places = tuple(sorted(s.rng.sample(range(rank), len(window))))
-    shape, rows, cols = [], iter(batch), iter(window)
-    for d in range(rank):
-        shape.append(next(cols) if d in places else next(rows))
-    if math.prod(shape) > 900 or rank > 5:
-        return
-    updates = s.data(TensorType(tuple(shape), x.type.dtype))
-    name = s.rng.choice(("add", "maximum", "minimum"))
-    attrs: dict[str, object] = {
-        "update_window_dims": places,
-        "inserted_window_dims": dropped,
-        "input_batching_dims": (),
-        "scatter_indices_batching_dims": (),
-        "scatter_dims_to_operand_dims": indexed,
-        "index_vector_dim": len(batch),
-        "indices_are_sorted": False,
-        "unique_indices": False,
-    }
-    bound = s.bound[x] + 3 * (math.prod(batch) if name == "add" else 1)
-    s.op("scatter", [x, indices, updates], x.type, bound, attrs, (reducer(name, x.type.dtype),))

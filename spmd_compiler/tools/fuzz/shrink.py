@@ -5,10 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from ...ir.clone import inline_block
 from ...ir.graph import Block, Function, Module, Op, Value
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from .check import failure, kind
+
+_CALLS = {"call": "callee", "composite": "decomposition"}
 
 
 def shrink(module: Module, seconds: float = 60.0) -> Module:
@@ -56,9 +59,22 @@ def _smaller(module: Module) -> Iterator[Module]:
         if attrs:
             yield _with(module, body.args, body.ops, [*returns[:i], (v, {}), *returns[i + 1 :]])
     for op in body.ops:
-        if op.name == "relayout":
+        if op.name in ("relayout", "optimization_barrier"):
             rest = [o for o in body.ops if o is not op]
-            yield _replaced(module, body.args, rest, returns, {op.results[0]: op.operands[0]})
+            yield _replaced(module, body.args, rest, returns, dict(zip(op.results, op.operands, strict=True)))
+    for k, op in enumerate(body.ops):  # what an op holds runs in its place, once
+        for block in _held(module, op):
+            ops = body.ops[:k]
+            made = inline_block(block, op.operands if block.args else [], ops)
+            ops += body.ops[k + 1 :]
+            yield _replaced(module, body.args, ops, returns, dict(zip(op.results, made, strict=True)))
+
+
+def _held(module: Module, op: Op) -> list[Block]:
+    """Blocks that can stand for an op of control flow or a call."""
+    if op.name in _CALLS:
+        return [module.functions[op.attrs[_CALLS[op.name]]].body]
+    return [op.regions[1]] if op.name == "while" else list(op.regions) if op.name in ("case", "if") else []
 
 
 def _pruned(module: Module) -> Iterator[Module]:
@@ -82,8 +98,15 @@ def _pruned(module: Module) -> Iterator[Module]:
 
 def _with(module: Module, args: list[Value], ops: list[Op], returns: list[tuple[Value, dict]]) -> Module:
     body = Block(list(args), list(ops), [v for v, _ in returns])
-    function = Function("main", body, True, None, [attrs for _, attrs in returns])
-    return Module(Mesh(module.mesh.axes), {"main": function})
+    functions = {"main": Function("main", body, True, None, [attrs for _, attrs in returns])}
+    waiting = [body]
+    while waiting:
+        for op in waiting.pop().walk():
+            name = op.attrs.get(_CALLS.get(op.name, ""))
+            if name is not None and name not in functions:
+                functions[name] = module.functions[name]
+                waiting.append(functions[name].body)
+    return Module(Mesh(module.mesh.axes), functions)
 
 
 def _replaced(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ...errors import SpmdError
@@ -12,11 +13,12 @@ from ...ir.graph import Block, Module, Op, Value
 from ...ir.groups import device_groups, listed_pairs, positions, shift_pairs, transfer_pairs
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, numpy_dtype
-from . import compute, elementwise, structure
+from . import compute, elementwise, linear, random_bits, structure, windows
 
 Array = np.ndarray
 Devices = list[Array]  # one array per device; equal ones are one object where that is known
 Env = dict[Value, Devices]
+Around = Callable[[Op, list[Array], Callable[[list[Array]], list[Array]]], list[Array]]
 
 _IDENTITY = {"relayout", "sharding_constraint", "optimization_barrier"}
 _PLAIN: dict[str, Callable[..., Any]] = {
@@ -29,10 +31,11 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "splice": structure.splice,
     "gather": structure.gather,
     "dot_general": compute.dot_general,
-    "convolution": compute.convolution,
-    "fft": compute.fft,
-    "cholesky": compute.cholesky,
-    "triangular_solve": compute.triangular_solve,
+    "convolution": windows.convolution,
+    "fft": linear.fft,
+    "cholesky": linear.cholesky,
+    "triangular_solve": linear.triangular_solve,
+    "rng_bit_generator": random_bits.rng_bit_generator,
     "chlo.top_k": compute.top_k,
     "transpose": lambda op, x: x.transpose(op.attrs["permutation"]),
     "reshape": lambda op, x: x.reshape(op.results[0].type.shape),
@@ -41,11 +44,13 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 }
 _WITH_REGION = {
     "reduce": compute.reduce,
-    "reduce_window": compute.reduce_window,
+    "reduce_window": windows.reduce_window,
     "scatter": structure.scatter,
     "sort": compute.sort,
-    "select_and_scatter": compute.select_and_scatter,
+    "select_and_scatter": windows.select_and_scatter,
+    "map": lambda op, args, each: each(args),
 }
+_CALLS = {f"lapack_{kind}potrf_ffi": linear.lapack_cholesky for kind in "sdcz"}
 _COMBINE = {
     "sum": np.add,
     "mul": np.multiply,
@@ -61,9 +66,10 @@ class InterpretError(SpmdError):
     """An op that the interpreter doesn't know, or devices that go different ways."""
 
 
-def run(module: Module, args: Sequence[Array]) -> list[Array]:
-    """The results of a global module. Raises InterpretError for an op that it doesn't know."""
-    machine = _Machine(module, Mesh([]))
+def run(module: Module, args: Sequence[Array], around: Around | None = None) -> list[Array]:
+    """The results of a global module. `around(op, operands, compute)`: stands in for what an op computes, which is
+    `compute(operands)`. Raises InterpretError for an op that it doesn't know."""
+    machine = _Machine(module, Mesh([]), around)
     return [d[0] for d in machine.block(module.main.body, [[np.asarray(a)] for a in args], {})]
 
 
@@ -74,8 +80,8 @@ def run_devices(module: Module, args: Sequence[Devices]) -> list[Devices]:
 
 
 class _Machine:
-    def __init__(self, module: Module, mesh: Mesh):
-        self.module, self.mesh, self.n = module, mesh, mesh.size
+    def __init__(self, module: Module, mesh: Mesh, around: Around | None = None):
+        self.module, self.mesh, self.n, self.around = module, mesh, mesh.size, around
 
     def block(self, block: Block, args: Sequence[Devices], outer: Env) -> list[Devices]:
         env: Env = dict(outer)
@@ -109,10 +115,10 @@ class _Machine:
         if name in ("call", "composite"):
             callee = str(op.attrs.get("callee") or op.attrs["decomposition"]).lstrip("@")
             return self.block(self.module.functions[callee].body, args, {})
-        return self.local(op, args, env)
+        return self.local(op, args)
 
     # ------------------------------------------------------------------------------------------ each device for itself
-    def local(self, op: Op, args: list[Devices], env: Env) -> list[Devices]:
+    def local(self, op: Op, args: list[Devices]) -> list[Devices]:
         columns: list[Devices] = [[] for _ in op.results]
         known: dict[tuple[int, ...], list[Array]] = {}
         for k in range(self.n):
@@ -120,13 +126,18 @@ class _Machine:
             key = tuple(map(id, own))
             found = known.get(key)
             if found is None:
-                found = known[key] = self.one(op, own, env)
+                found = known[key] = self.one(op, own)
             for column, value in zip(columns, found, strict=True):
                 column.append(value)
         return columns
 
-    def one(self, op: Op, args: list[Array], env: Env) -> list[Array]:
+    def one(self, op: Op, args: list[Array]) -> list[Array]:
         """The results of an op on one device."""
+        if self.around is not None:
+            return self.around(op, args, lambda operands: self.plain(op, operands))
+        return self.plain(op, args)
+
+    def plain(self, op: Op, args: list[Array]) -> list[Array]:
         name = op.name
         if name in elementwise.SUPPORTED:
             return [elementwise.evaluate(op, args)]
@@ -137,6 +148,8 @@ class _Machine:
             return found if isinstance(found, list) else [found]
         if name in _WITH_REGION:
             return _WITH_REGION[name](op, args, *[self.scalars(r) for r in op.regions])
+        if name == "custom_call" and op.attrs["call_target_name"] in _CALLS:
+            return _CALLS[op.attrs["call_target_name"]](op, *args)
         raise InterpretError(f"{op.loc} the interpreter does not know {name}")
 
     def scalars(self, region: Block) -> Callable[[Sequence[Array]], list[Array]]:
@@ -148,7 +161,7 @@ class _Machine:
                 if op.name == "constant":
                     env[op.results[0]] = op.attrs["value"].broadcast(op.results[0].type)
                 else:
-                    env[op.results[0]] = self.one(op, [env[v] for v in op.operands], {})[0]
+                    env[op.results[0]] = self.one(op, [env[v] for v in op.operands])[0]
             return [env[v] for v in region.returns]
 
         return call
@@ -231,8 +244,6 @@ def _bits(op: Op, x: Array) -> Array:
         )
         if small is None:
             raise InterpretError(f"{op.loc} the interpreter does not know this reduce_precision")
-        import ml_dtypes
-
         dtype = np.float16 if small == "float16" else ml_dtypes.bfloat16
         with np.errstate(all="ignore"):
             return x.astype(dtype).astype(x.dtype)

@@ -86,7 +86,7 @@ def gather(op: Op, x: Array, indices: Array) -> Array:
         gone = d in collapsed or d in batching
         at.append(np.zeros(shape, int) if gone else next(offsets))
     for column, d in zip(_index_columns(indices, vector, len(index_map)), index_map, strict=True):
-        start = np.clip(column.astype(np.int64), 0, x.shape[d] - sizes[d])
+        start = np.clip(column, 0, x.shape[d] - sizes[d]).astype(np.int64)
         at[d] = at[d] + (start[tuple(batch)] if start.ndim else start)
     batch_dims = [d for d in range(indices.ndim) if d != vector]
     for d, i in zip(batching, of_indices, strict=True):
