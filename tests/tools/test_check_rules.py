@@ -23,10 +23,8 @@ def test_every_strategy_is_right(op):
 
 
 NO_KIND = {
-    "map",
     "chlo._asin_acos_kernel",
     "rng_bit_generator",
-    "optimization_barrier",
     "sharding_constraint",
     "enter_manual",
     "leave_manual",

@@ -28,6 +28,7 @@ WHOLE = {
     "fft": "a transformed dim, where no other dim can take its axis meanwhile",
     "gather": "the parts of an index, and indices that no result dim follows",
     "pad": "a dim of which everything is cut off",
+    "reduce_window": "a dim with one window",
     "reshape": "a dim that is split or merged so that no block of it stays a block",
     "scatter": "the parts of an index, and windows that may fall on any device",
     "select_and_scatter": "a dim with one window",
@@ -60,6 +61,8 @@ def page() -> str:
 def whole_dims(module: Module) -> list[str]:
     """Dims of the last op's operands that no strategy of its rule shards."""
     rule, operands = rule_of(module, Mesh([("a", 2)])), module.main.body.ops[-1].operands
+    if type(rule) is not Rule:
+        return []
     return [
         f"dim {d} of operand {i}, {_spell(v.type)}"
         for i, v in enumerate(operands)

@@ -156,9 +156,9 @@ def mapped(s: Scope) -> None:
         return
     scalar, y = TensorType((), x.type.dtype), s.like(x)
     a, b, c, d = (Value(scalar) for _ in range(4))
-    region = Block([a, b], [Op("maximum", [a, b], [c]), Op("add", [c, a], [d])], [d])
+    region = Block([a, b], [Op("maximum", [a, b], [c]), Op("multiply", [c, b], [d])], [d])
     attrs: dict[str, object] = {"dimensions": tuple(range(x.type.rank))}
-    s.op("map", [x, y], x.type, 2 * s.bound[x] + s.bound[y], attrs, (region,))
+    s.op("map", [x, y], x.type, (s.bound[x] + s.bound[y]) * s.bound[y], attrs, (region,))
 
 
 # ---------------------------------------------------------------------------------------- functions that round
