@@ -193,7 +193,13 @@ def _select_and_scatter(s: Scope) -> None:
     )
 
 
+def _barrier(s: Scope) -> None:
+    x = s.data(tensor(s.rng))
+    s.op("optimization_barrier", [x], x.type, 3)
+
+
 _SPECIAL: dict[str, Make] = {
+    "optimization_barrier": _barrier,
     "clamp": _clamp,
     "complex": _complex,
     "real": _part("real"),
