@@ -4,10 +4,10 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help install demo test lint conformance zoo scorecard rules fuzz outside bench
+.PHONY: help install demo test lint conformance zoo zoo-variants aot scorecard rules fuzz outside bench
 
 help:  ## this list
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -37,6 +37,15 @@ zoo: $(VENV)/.installed  ## bytes sent on real-shaped programs, beside Shardy an
 
 scorecard: $(VENV)/.installed  ## known bugs of partitioners, ours beside Shardy and GSPMD
 	$(BIN)/python -m benchmarks.scorecard
+
+zoo-variants: $(VENV)/.installed  ## the same on 504 generated variants of these programs
+	$(BIN)/python -m benchmarks.run_variants
+
+AOT_VENV ?= .venv-aot
+aot: pyproject.toml  ## the same compiled for TPU and H100, without the chips; in a venv of its own, $(AOT_VENV)
+	test -d $(AOT_VENV) || $(PYTHON) -m venv $(AOT_VENV)
+	$(AOT_VENV)/bin/pip install -q -e '.[tpu-aot,gpu-aot]'
+	$(AOT_VENV)/bin/python -m benchmarks.aot
 
 rules: $(VENV)/.installed  ## every strategy of every sharding rule, executed
 	$(BIN)/python -m spmd_compiler.tools.check_rules

@@ -10,21 +10,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from concurrent.futures import ThreadPoolExecutor
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":  # also when run as a script
-    sys.path.insert(0, str(ROOT))
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from rich.console import Console  # noqa: E402
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: E402
+from rich.console import Console
 
-from benchmarks import zoo, zoo_table  # noqa: E402
-from benchmarks.workers import Rows, Runner  # noqa: E402
-
-PARTS = ("spmd", "shardy", "gspmd")
+from benchmarks import zoo, zoo_table
+from benchmarks.workers import PARTS, ROOT, Sweep
 
 
 def main() -> int:
@@ -35,29 +31,17 @@ def main() -> int:
         print(f"no program matches {' '.join(options.patterns)}; there are: {' '.join(zoo.names())}")
         return 2
     console = Console() if sys.stdout.isatty() else Console(width=200)  # piped, the table is not cut
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("zoo", total=len(names))
-
-        def run(share: list[str]) -> Rows:
-            worker = _worker(options)
-            return Runner(worker, share, options.parts, options.timeout, lambda: progress.advance(bar)).run()
-
-        shares = [names[i :: options.jobs] for i in range(options.jobs)]
-        with ThreadPoolExecutor(options.jobs) as pool:
-            merged = {k: v for rows in pool.map(run, [s for s in shares if s]) for k, v in rows.items()}
-    rows = {name: merged[name] for name in names if name in merged}
+    steps = 0 if options.notime or options.jobs > 1 else options.steps
+    arguments = ("--steps", str(steps), "--hlo", options.hlo)
+    with tempfile.TemporaryDirectory() as folder:
+        sweep = Sweep("benchmarks.zoo_worker", options.parts, Path(folder), arguments, options.timeout)
+        rows = sweep.run(names, options.jobs, console, "zoo")
     zoo_table.show(rows, options.parts, console)
     complete = not options.patterns and set(options.parts) == set(PARTS)
     if complete and not options.notime and options.jobs == 1:
         for path in zoo_table.write(rows, options.parts, ROOT / "benchmarks" / "results", version("jax")):
             console.print(f"wrote {path.relative_to(ROOT)}")
     return int(any(not r.get("spmd", {"right": True}).get("right") for r in rows.values()))
-
-
-def _worker(options: argparse.Namespace) -> list[str]:
-    steps = 0 if options.notime or options.jobs > 1 else options.steps
-    return ["benchmarks.zoo_worker", "--steps", str(steps), "--hlo", options.hlo]
 
 
 def _options() -> argparse.Namespace:

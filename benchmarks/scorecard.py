@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ if __name__ == "__main__":  # also when run as a script
 
 from rich.console import Console  # noqa: E402
 
-from benchmarks.workers import Rows, Runner  # noqa: E402
+from benchmarks.workers import Rows, Sweep  # noqa: E402
 from tests.scorecard import BUGS, Bug  # noqa: E402
 
 PARTS = {"spmd": "ours", "shardy": "Shardy", "gspmd": "GSPMD"}
@@ -46,7 +47,9 @@ def main() -> int:
     options = parser.parse_args()
     names = options.names or list(BUGS)
     console = Console(soft_wrap=True)
-    rows = Runner(["benchmarks.scorecard_worker"], names, list(PARTS), options.timeout, lambda: None).run()
+    with tempfile.TemporaryDirectory() as folder:
+        sweep = Sweep("benchmarks.scorecard_worker", list(PARTS), Path(folder), timeout=options.timeout)
+        rows = sweep.run(names, 1, console, "scorecard")
     for line in table({version("jax"): rows}, names):
         console.print(line, markup=False, highlight=False)
     for name in names:

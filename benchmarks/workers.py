@@ -1,105 +1,144 @@
-"""Drives worker processes that try programs with partitioners, and survives those that kill or hang a process.
-
-A worker is a module that takes `--out FILE` and items `program=part+part`, and writes a JSON line per result, after one with
-`"status": "start"` that says what it tries next.
-"""
+"""Drives worker processes over a list of programs: one that crashes or hangs is started again behind the program that
+did it, which gets a row that says so."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("spmd", "shardy", "gspmd")
 Rows = dict[str, dict[str, dict[str, Any]]]  # program -> part -> row
 
 
-class Runner:
-    """Drives one worker process after the other until every program has its rows.
+@dataclass(frozen=True)
+class Sweep:
+    """`module` is run as `python -m module --out FILE *arguments name=part+part …` and writes JSON lines to FILE: one with
+    `"status": "start"` per name and part before it is tried, one with another status after.
 
-    worker: the module and its arguments. timeout: seconds without progress that mean a hang. advance: called when a
-    program has all its rows.
+    folder: where the files stay; names and parts that they hold already are not run again.
     """
 
-    def __init__(
-        self,
-        worker: Sequence[str],
-        names: Sequence[str],
-        parts: Sequence[str],
-        timeout: float,
-        advance: Callable[[], object],
-    ):
-        self._worker = worker
-        self._names = names
-        self._parts = parts
-        self._timeout = timeout
-        self._advance = advance
-        self._rows: Rows = {}
+    module: str
+    parts: Sequence[str]
+    folder: Path
+    arguments: Sequence[str] = ()
+    timeout: float = 400.0
+    environment: Mapping[str, str] = field(default_factory=dict)
 
-    def run(self) -> Rows:
-        """The rows; of what killed a process, one with status "crash". Raises SystemExit if no process can start."""
-        with tempfile.TemporaryDirectory() as folder:
-            attempt = 0
-            while todo := self._todo():
-                attempt += 1
-                self._attempt(todo, Path(folder) / f"{attempt}.jsonl")
-        return self._rows
+    def run(self, names: Sequence[str], jobs: int, console: Console, title: str) -> Rows:
+        """All rows of `names`, in their order; `jobs` processes at a time."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        done = read_rows(self.folder)
+        todo = [n for n in names if any(p not in done.get(n, {}) for p in self.parts)]
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console) as progress:
+            bar = progress.add_task(title, total=len(names), completed=len(names) - len(todo))
+
+            def run(share: list[str]) -> None:
+                own = {n: dict(done.get(n, {})) for n in share}
+                _Runner(self, own, lambda: progress.advance(bar)).run()
+
+            shares = [todo[i::jobs] for i in range(jobs)]
+            with ThreadPoolExecutor(jobs) as pool:
+                list(pool.map(run, [s for s in shares if s]))
+        done = read_rows(self.folder)
+        return {n: done[n] for n in names if n in done}
+
+
+def read_rows(folder: Path) -> Rows:
+    """The finished rows of every file of `folder`."""
+    rows: Rows = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for row in _complete(path):
+            if row["status"] != "start":
+                rows.setdefault(row["name"], {}).setdefault(row["part"], row)
+    return rows
+
+
+def _complete(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; its last line may be half written."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+_attempts = itertools.count()
+
+
+class _Runner:
+    """Drives one worker process after the other until every program of its share has its rows."""
+
+    def __init__(self, sweep: Sweep, rows: Rows, advance: Callable[[], Any]):
+        self._sweep, self._rows, self._advance = sweep, rows, advance
+
+    def run(self) -> None:
+        while todo := self._todo():
+            self._attempt(todo, self._sweep.folder / f"{os.getpid()}-{next(_attempts)}.jsonl")
 
     def _todo(self) -> list[str]:
-        todo: list[str] = []
-        for name in self._names:
-            missing = [p for p in self._parts if p not in self._rows.get(name, {})]
-            if missing:
-                todo.append(f"{name}={'+'.join(missing)}")
-        return todo
+        missing = {n: [p for p in self._sweep.parts if p not in rows] for n, rows in self._rows.items()}
+        return [f"{name}={'+'.join(parts)}" for name, parts in missing.items() if parts]
 
     def _attempt(self, todo: list[str], out: Path) -> None:
         """One process; when it dies or hangs, what it was at gets a row that says so."""
         out.touch()
         errors = out.with_suffix(".err")
-        command = [sys.executable, "-m", *self._worker, "--out", str(out), *todo]
+        command = [sys.executable, "-m", self._sweep.module, "--out", str(out), *self._sweep.arguments, *todo]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        env = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+        env = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **self._sweep.environment}
         with errors.open("wb") as log:
             process = subprocess.Popen(command, env=env, stderr=log, cwd=ROOT)
-        seen, at, why = 0, ("", ""), ""
+        try:
+            at, why = self._watch(process, out)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        if why:
+            tail = errors.read_text(errors="replace")[-1500:]
+            if not at[0]:
+                raise SystemExit(f"a worker can't start: {why}\n{tail}")
+            for part in at[1].split("+"):
+                if part not in self._rows[at[0]]:
+                    row = {"name": at[0], "part": part, "status": "crash", "error": f"{why}: {tail}"}
+                    with out.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                    self._add(row)
+        errors.unlink()
+
+    def _watch(self, process: subprocess.Popen[bytes], out: Path) -> tuple[tuple[str, str], str]:
+        """Collects rows until the process ends or hangs: what it was at, and what went wrong with it, if anything."""
+        seen, at = 0, ("", "")
         last = time.monotonic()
         while True:
             ended = process.poll() is not None
-            lines = [line for line in out.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            for line in lines[seen:]:
-                row = json.loads(line)
+            rows = _complete(out)
+            for row in rows[seen:]:
                 if row["status"] == "start":
                     at = (row["name"], row["part"])
                 else:
                     self._add(row)
                 last = time.monotonic()
-            seen = len(lines)
+            seen = len(rows)
             if ended:
-                why = f"the process ended with {process.returncode}" if process.returncode else ""
-                break
-            if time.monotonic() - last > self._timeout:
-                process.kill()
-                process.wait()
-                why = f"no progress for {self._timeout:.0f} s"
-                break
+                return at, f"the process ended with {process.returncode}" if process.returncode else ""
+            if time.monotonic() - last > self._sweep.timeout:
+                return at, f"no progress for {self._sweep.timeout:.0f} s"
             time.sleep(0.1)
-        if not why:
-            return
-        tail = errors.read_text(errors="replace")[-1500:]
-        if not at[0]:
-            raise SystemExit(f"a worker process can't start: {why}\n{tail}")
-        for part in at[1].split("+"):
-            self._add({"name": at[0], "part": part, "status": "crash", "error": f"{why}: {tail}"})
 
     def _add(self, row: dict[str, Any]) -> None:
-        by_part = self._rows.setdefault(row["name"], {})
+        by_part = self._rows[row["name"]]
         by_part.setdefault(row["part"], row)
-        if len(by_part) == len(self._parts):
+        if len(by_part) == len(self._sweep.parts):
             self._advance()

@@ -12,7 +12,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 import spmd_compiler as spmd
 from benchmarks.zoo import hints_on
-from benchmarks.zoo_worker import difference, shardings
+from benchmarks.zoo_compile import difference, shardings
 
 from .registry import Bug, Program
 

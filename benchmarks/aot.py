@@ -1,0 +1,116 @@
+"""Compiles the zoo for accelerators that need not be there, with this compiler, Shardy and GSPMD, and compares what the
+optimized HLO sends; a complete run writes `benchmarks/results/aot-*`.
+
+    python -m benchmarks.aot [--targets tpu-v5e,h100] ['lm_*' ...] [--hlo DIR] [--state DIR]
+
+The TPU's compiler comes with `pip install spmd_compiler[tpu-aot]`, the GPU's with `[gpu-aot]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import compare, zoo
+from benchmarks.targets import TARGETS, Target
+from benchmarks.workers import PARTS, ROOT, Rows, Sweep
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def main() -> int:
+    """Runs what the command line asks for; 1 if one of our own programs did not compile."""
+    options = _options()
+    names = zoo.names(options.patterns)
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    failed = False
+    for name in options.targets:
+        with tempfile.TemporaryDirectory() as scratch:
+            folder = Path(options.state or scratch) / name
+            arguments = ["--target", name]
+            if options.hlo:
+                arguments += ["--hlo", str(Path(options.hlo).absolute() / name)]
+            environment = TARGETS[name].environment
+            sweep = Sweep("benchmarks.aot_worker", PARTS, folder, arguments, 600.0, environment)
+            rows = sweep.run(names, options.jobs, console, name)
+        text = table(rows, TARGETS[name])
+        console.print(text, markup=False, soft_wrap=True)
+        if not options.patterns:
+            stem = RESULTS / f"aot-{name}-jax{version('jax')}"
+            stem.with_name(stem.name + ".md").write_text(text)
+            stem.with_name(stem.name + ".json").write_text(json.dumps(rows, indent=1) + "\n")
+        failed |= any(compare.sent(by_part, "spmd") is None for by_part in rows.values())
+    return int(failed)
+
+
+def table(rows: Rows, target: Target) -> str:
+    """The comparison as markdown."""
+    lines = [
+        f"# The zoo compiled for {target.title}, JAX {version('jax')}",
+        "",
+        "Compiled ahead of time, without the chips. A partitioner's cell: bytes that the busiest device sends per call (ring "
+        "model, loops multiplied), for Shardy and GSPMD with an all-reduce of which only a slice is used counted as a "
+        "reduce-scatter; in brackets the collectives in the optimized HLO. `good`: a hand-made program. Ratio: ours over the "
+        "better of the others, none counted as 64 bytes. XLA: what it made of our collectives, where it changed them "
+        "(bytes by kind; combining is no change).",
+        "",
+        "| program | mesh | good | ours | Shardy | GSPMD | ratio | XLA |",
+        "|---|---|---:|---:|---:|---:|---:|---|",
+    ]
+    for name, by_part in rows.items():
+        case = zoo.CASES[name]
+        ratio = compare.ratio(by_part)
+        cells = [name, " ".join(f"{a}={s}" for a, s in case.mesh), f"{case.build().good:,.0f}"]
+        cells += [compare.cell(by_part, part) for part in PARTS]
+        cells += ["" if ratio is None else f"{ratio:.2f}", compare.rewritten(by_part)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", *(f"* {line}" for line in summary(rows))]) + "\n"
+
+
+def summary(rows: Rows) -> list[str]:
+    """Totals, and the programs on which XLA's partitioners send less."""
+    ratios = [r for by_part in rows.values() if (r := compare.ratio(by_part)) is not None]
+    near = 0
+    for name, by_part in rows.items():
+        ours, good = compare.sent(by_part, "spmd"), zoo.CASES[name].build().good
+        near += ours is not None and ours <= 1.05 * good + compare.SLACK[1]
+    losses = [n for n, by_part in rows.items() if compare.is_loss(by_part)]
+    more = [n for n, by_part in rows.items() if compare.more_collectives(by_part)]
+    return [
+        f"ours over the better of Shardy and GSPMD: x {compare.geometric_mean(ratios):.2f} (geometric mean of "
+        f"{len(ratios)} programs that communicate)",
+        f"at most 1.05 x good: {near} of {len(rows)}",
+        f"more bytes than Shardy or GSPMD: {', '.join(losses) or 'none'}",
+        f"more collectives than Shardy without sending less: {', '.join(more) or 'none'}",
+        *(f"{n}: XLA rewrites {text}" for n, p in rows.items() if (text := compare.rewritten(p))),
+    ]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("patterns", nargs="*", help="programs, as shell patterns; all without")
+    parser.add_argument("--targets", default=",".join(TARGETS), help="default %(default)s")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--hlo", default="", help="folder for the optimized HLO")
+    parser.add_argument(
+        "--state", default="", help="folder that keeps rows: a run that was cut off goes on there"
+    )
+    options = parser.parse_args()
+    options.targets = options.targets.split(",")
+    if unknown := set(options.targets) - set(TARGETS):
+        parser.error(f"--targets: {', '.join(sorted(unknown))} is not among {', '.join(TARGETS)}")
+    if not zoo.names(options.patterns):
+        parser.error(f"no program matches {' '.join(options.patterns)}")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""Generated variants of every zoo program (other shapes, meshes and layouts) through this compiler, Shardy and GSPMD:
+what each sends, read from optimized HLO, and every variant where XLA's partitioners send less.
+
+    python -m benchmarks.run_variants [--limit 504] [--seed 0] [--jobs N] [--only 'lm_*'] [--hlo DIR]
+
+Rows are kept under tmp/, those of XLA's partitioners until the variants change and ours until the compiler does: a run
+that was cut off goes on, and one after a change of the compiler compiles only ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import hashlib
+import sys
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import compare, variants, zoo
+from benchmarks.workers import PARTS, ROOT, Rows, Sweep
+
+FULL = 500  # variants from which on the results are written
+
+
+def main() -> int:
+    """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
+    options = _options()
+    names = [n for n in variants.names(options.limit) if fnmatch.fnmatch(n, options.only + "~*")]
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    arguments = ["--seed", str(options.seed)]
+    if options.hlo:
+        arguments += ["--hlo", str(Path(options.hlo).absolute())]
+    made = sorted(p for f in ("zoo", "variants", "hlo") for p in (ROOT / "benchmarks" / f).glob("*.py"))
+    compiler = sorted((ROOT / "spmd_compiler").rglob("*.py"))
+    rows: Rows = {}
+    for parts, sources in ((("shardy", "gspmd"), made), (("spmd",), [*made, *compiler])):
+        folder = Path(options.state) / f"{'-'.join(parts)}-{options.seed}-{_digest(sources)}"
+        sweep = Sweep("benchmarks.variants.worker", parts, folder, arguments)
+        found = sweep.run(names, options.jobs, console, " ".join(parts))
+        for name, by_part in found.items():
+            rows.setdefault(name, {}).update(by_part)
+    text = report(rows, options.seed)
+    console.print(text, markup=False, soft_wrap=True)
+    if options.only == "*" and len(names) >= FULL:
+        (ROOT / "benchmarks" / "results" / f"zoo-variants-jax{version('jax')}.md").write_text(text)
+    bad = [
+        n
+        for n, by_part in rows.items()
+        if compare.is_loss(by_part) or by_part["spmd"].get("right", True) is False
+    ]
+    return int(bool(bad))
+
+
+def report(rows: Rows, seed: int) -> str:
+    """Counts, means per program, and every variant that is lost, wrong or failed, as markdown."""
+    ratios = {n: r for n, by_part in rows.items() if (r := compare.ratio(by_part)) is not None}
+    ours = [by_part["spmd"] for by_part in rows.values()]
+    checked = [row["right"] for row in ours if "right" in row]
+    losses = [n for n, by_part in rows.items() if compare.is_loss(by_part)]
+    more = [n for n, by_part in rows.items() if compare.more_collectives(by_part)]
+    wins = sum(r * compare.SLACK[0] < 1 for r in ratios.values())
+    lines = [
+        f"# Variants of the zoo on JAX {version('jax')}",
+        "",
+        f"{len(rows)} generated variants (seed {seed}) of {len(zoo.CASES)} programs: other sizes, meshes of up to three axes "
+        "with 2 to 8 virtual CPU devices, other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
+        "Compiled only; one in five of ours is run and compared with one device.",
+        "",
+        f"* {sum(row['status'] == 'ok' for row in ours)} compile; {sum(checked)} of {len(checked)} compared are right",
+        f"* ours over the better of Shardy and GSPMD: x {compare.geometric_mean(ratios.values()):.2f} (geometric mean of "
+        f"{len(ratios)} that communicate)",
+        f"* less traffic in {wins}, more in {len(losses)}",
+        f"* more collectives than Shardy without sending less: {len(more)}",
+        "",
+        "## More traffic",
+        "",
+        "| variant | mesh | change | ours | Shardy | GSPMD | ratio |",
+        "|---|---|---|---:|---:|---:|---:|",
+        *(
+            _line(rows, name)
+            for name in sorted(losses, key=lambda n: (n.split("~")[0], -(ratios.get(n) or 99)))
+        ),
+        "",
+        "## Not right, or not compiled",
+        "",
+        *(_problems(rows) or ["None."]),
+        "",
+        "## Ratio by program",
+        "",
+        "| program | variants | geometric mean | worst |",
+        "|---|---:|---:|---:|",
+    ]
+    for case in zoo.CASES:
+        own = [r for n, r in ratios.items() if n.split("~")[0] == case]
+        if own:
+            lines.append(f"| {case} | {len(own)} | {compare.geometric_mean(own):.2f} | {max(own):.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def _line(rows: Rows, name: str) -> str:
+    by_part = rows[name]
+    ours, ratio = by_part["spmd"], compare.ratio(by_part)
+    mesh = " ".join(f"{a}={s}" for a, s in ours.get("axes", []))
+    cells = [name, mesh, ours.get("what", ""), *(compare.cell(by_part, p) for p in PARTS)]
+    return "| " + " | ".join([*cells, "" if ratio is None else f"{ratio:.2f}"]) + " |"
+
+
+def _problems(rows: Rows) -> list[str]:
+    out = []
+    for name, by_part in rows.items():
+        for part, row in by_part.items():
+            if row["status"] != "ok":
+                why = " ".join(row.get("error", "").split())[:200]
+                out.append(f"* {name} {part}: {row['status']}: {why}")
+            elif row.get("right") is False:
+                out.append(f"* {name}: off by {row['error_vs_one_device']:.2g}")
+    return out
+
+
+def _digest(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--limit", type=int, default=8 * len(zoo.CASES), help="variants, default %(default)s")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--only", default="*", help="programs, as a shell pattern")
+    parser.add_argument("--hlo", default="", help="folder for the optimized HLO of what is compiled anew")
+    parser.add_argument("--state", default=str(ROOT / "tmp" / f"variants-jax{version('jax')}"))
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

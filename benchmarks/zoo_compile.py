@@ -1,0 +1,124 @@
+"""One zoo program through one partitioner: its arguments, the compiled program, what that sends, and its answer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+from benchmarks import hlo, zoo
+
+Axes = list[tuple[str, int]]
+_COUNTED = ("count", "executed", "bytes", "rs_bytes", "by_kind", "dot_flops", "memory", "unknown_trips")
+
+
+def mesh_of(axes: Axes, devices: list[Any]) -> Mesh:
+    """A mesh over the first of `devices`."""
+    shape = [size for _, size in axes]
+    return Mesh(np.array(devices[: np.prod(shape)]).reshape(shape), [axis for axis, _ in axes])
+
+
+def placed(built: zoo.Built, mesh: Mesh, abstract: bool = False) -> tuple:
+    """The arguments under the program's layouts: arrays, or `jax.ShapeDtypeStruct`s if `abstract`."""
+
+    def put(spec: P, tree: Any) -> Any:
+        sharding = NamedSharding(mesh, spec)
+        if abstract:
+            return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding), tree)
+        return jax.tree.map(lambda a: jax.device_put(a, sharding), tree)
+
+    return jax.tree.map(put, built.in_specs, built.args, is_leaf=lambda s: isinstance(s, P))
+
+
+def compile_part(
+    row: dict[str, Any], axes: Axes, built: zoo.Built, mesh: Mesh, args: tuple, part: str
+) -> Any:
+    """Compiles with "spmd" (this compiler), "shardy" or "gspmd"; `row` gets what was counted in the optimized HLO."""
+    jax.config.update("jax_use_shardy_partitioner", part != "gspmd")
+    if part == "spmd":
+        program = spmd.spmd_jit(
+            lambda *a: built.fn(*a),
+            mesh=spmd.Mesh.from_jax(mesh),
+            in_layouts=built.in_specs,
+            out_layouts=built.out_specs,
+        )
+    else:
+        free = {} if built.out_specs is None else {"outshardings": shardings(built.out_specs, mesh)}
+        program = jax.jit(lambda *a: built.fn(*a), **free)
+    with _stderr() as messages, zoo.hints_on(mesh):
+        start = time.perf_counter()
+        lowered = program.lower(*args)
+        row["lower_s"] = time.perf_counter() - start
+        compiled = lowered.compile()
+        row["compile_s"] = time.perf_counter() - start - row["lower_s"]
+    row["rematerializations"] = sum("nvoluntary" in line for line in messages)
+    if part == "spmd":
+        row["emitted"] = _emitted(lowered)
+    counted = hlo.report(compiled, mesh=axes)
+    row.update({key: counted[key] for key in _COUNTED})
+    return compiled
+
+
+def _emitted(lowered: spmd.Lowered) -> dict[str, dict[str, float]]:
+    """The collectives that this compiler put in the program, by kind, as HLO spells it."""
+    kinds: dict[str, dict[str, float]] = {}
+    for c in lowered.collectives():
+        kind = kinds.setdefault(c.kind.replace("_", "-"), {"executed": 0, "bytes": 0.0})
+        kind["executed"] += c.trips
+        kind["bytes"] += c.bytes_per_device * c.trips
+    return kinds
+
+
+def shardings(specs: Any, mesh: Mesh) -> Any:
+    return jax.tree.map(
+        lambda s: None if s is None else NamedSharding(mesh, s),
+        specs,
+        is_leaf=lambda s: s is None or isinstance(s, P),
+    )
+
+
+def on_one_device(built: zoo.Built) -> list[np.ndarray]:
+    args = jax.device_put(built.args, jax.devices()[0])
+    return [np.asarray(a) for a in jax.tree.leaves(jax.jit(lambda *a: built.fn(*a))(*args))]
+
+
+def difference(outputs: Any, reference: list[np.ndarray]) -> float:
+    """The largest difference relative to an output's largest number; of integers the differing share."""
+    worst = 0.0
+    for got, want in zip(map(np.asarray, jax.tree.leaves(outputs)), reference, strict=True):
+        if want.dtype.kind in "iub":
+            error = float(np.mean(got != want)) if want.size else 0.0
+        elif not want.size:
+            error = 0.0
+        else:
+            error = float(np.max(np.abs(got - want)) / (np.max(np.abs(want)) + 1e-30))
+        worst = max(worst, float("inf") if np.isnan(error) else error)
+    return worst
+
+
+@contextlib.contextmanager
+def _stderr() -> Iterator[list[str]]:
+    """The lines that anything, XLA included, writes to standard error."""
+    lines: list[str] = []
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            lines += file.read().decode(errors="replace").splitlines()
