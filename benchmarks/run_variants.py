@@ -23,6 +23,11 @@ from benchmarks import compare, variants, zoo
 from benchmarks.workers import PARTS, ROOT, Rows, Sweep
 
 FULL = 500  # variants from which on the results are written
+# Machine code is hardly run: it need not be fast. The collectives are settled before it is made.
+QUICK = {
+    "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false"
+}
 
 
 def main() -> int:
@@ -38,7 +43,7 @@ def main() -> int:
     rows: Rows = {}
     for parts, sources in ((("shardy", "gspmd"), made), (("spmd",), [*made, *compiler])):
         folder = Path(options.state) / f"{'-'.join(parts)}-{options.seed}-{_digest(sources)}"
-        sweep = Sweep("benchmarks.variants.worker", parts, folder, arguments)
+        sweep = Sweep("benchmarks.variants.worker", parts, folder, arguments, environment=QUICK)
         found = sweep.run(names, options.jobs, console, " ".join(parts))
         for name, by_part in found.items():
             rows.setdefault(name, {}).update(by_part)

@@ -53,7 +53,7 @@ def compile_part(
             out_layouts=built.out_specs,
         )
     else:
-        free = {} if built.out_specs is None else {"outshardings": shardings(built.out_specs, mesh)}
+        free = {} if built.out_specs is None else {"out_shardings": shardings(built.out_specs, mesh)}
         program = jax.jit(lambda *a: built.fn(*a), **free)
     with _stderr() as messages, zoo.hints_on(mesh):
         start = time.perf_counter()

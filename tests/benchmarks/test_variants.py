@@ -1,0 +1,57 @@
+"""A fixed share of `make zoo-variants`: generated programs are right, and send no more than under Shardy."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from benchmarks import compare, zoo
+from benchmarks.variants import draw, names
+from benchmarks.variants.worker import run_variant
+
+SAMPLE = (
+    "conv_spatial_fwd~0",
+    "embed_xent_train~0",
+    "fused_qkv_split_fwd~0",
+    "kv_decode_heads~0",
+    "mlp_megatron_train~0",
+    "reshard_row_ab_to_2d~0",
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_variants(name):
+    by_part = {r["part"]: r for r in run_variant(name, ["spmd", "shardy"], 0) if r["status"] != "start"}
+    assert by_part["spmd"]["right"]
+    assert by_part["shardy"]["status"] == "ok"
+    assert not compare.is_loss(by_part)
+
+
+def test_names_go_around():
+    some = names(len(zoo.CASES) + 2)
+    assert some[0].endswith("~0") and some[-1].endswith("~1")
+    assert len(set(some)) == len(some)
+
+
+@pytest.mark.parametrize("name", names(40))
+def test_what_is_drawn_divides_and_can_be_drawn_again(name):
+    variant = draw(name, 3)
+    again = draw(name, 3)
+    assert (variant.axes, variant.what) == (again.axes, again.what)
+    sizes = dict(variant.axes)
+    assert 2 <= math.prod(sizes.values()) <= 8
+
+    def check(spec, tree):
+        for a in jax.tree.leaves(tree):
+            used = [x for e in spec if e for x in (e if isinstance(e, tuple) else (e,))]
+            assert len(used) == len(set(used)) and set(used) <= set(sizes)
+            for e, n in zip(spec, np.shape(a), strict=False):
+                assert (
+                    n % math.prod(sizes[x] for x in (e if isinstance(e, tuple) else (e,) if e else ())) == 0
+                )
+
+    jax.tree.map(check, variant.built.in_specs, variant.built.args, is_leaf=lambda s: isinstance(s, P))
