@@ -1,5 +1,6 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
-collectives that can run together are combined; starts of slices that XLA would misread are clamped."""
+collectives that can run together are combined. Loops end on each device by itself where they may; starts of slices that XLA
+would misread are clamped."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .clamp_starts import clamp_starts
 from .combine import combine_collectives
+from .independent_loops import free_loops
 from .simplify import Simplify
 
 
@@ -20,6 +22,7 @@ class Optimize:
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
         join_barriers(module.main.body)
+        free_loops(module.main.body)
         combine_collectives(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         return module

@@ -147,3 +147,9 @@ def random_normal() -> Program:
         return jax.random.normal(jax.random.wrap_key_data(key), (496, 8))
 
     return Program(f, (np.array([0, 7], np.uint32),), (P(),), P("x"))
+
+
+# columns instead of rows by an all-to-all, and back
+@bug("jax-ml/jax#15773", what="roll by a traced shift", sent=2 * 7 / 8 * 64 * 64 * 4 / 8, x=8)
+def rolled_by_traced_shift() -> Program:
+    return Program(lambda x, s: jnp.roll(x, s, 0), (normal(64, 64), np.int32(37)), (P("x"), P()), P("x"))

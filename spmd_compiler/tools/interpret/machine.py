@@ -12,6 +12,7 @@ from ...errors import SpmdError
 from ...ir.graph import Block, Module, Op, Value
 from ...ir.groups import device_groups, listed_pairs, positions, shift_pairs, transfer_pairs
 from ...ir.mesh import Mesh
+from ...ir.optable import COLLECTIVES
 from ...ir.types import TensorType, numpy_dtype
 from . import compute, elementwise, linear, random_bits, structure, windows
 
@@ -75,7 +76,7 @@ def run(module: Module, args: Sequence[Array], around: Around | None = None) -> 
 
 def run_devices(module: Module, args: Sequence[Devices]) -> list[Devices]:
     """The results of a per-device module: per argument, and per result, a list with each device's array. Raises
-    InterpretError for an op that it doesn't know, and where devices disagree on the way through a loop or branch."""
+    InterpretError for an op that it doesn't know, and where devices disagree on the way through a branch, or through a loop in which they exchange something."""
     return _Machine(module, module.mesh).block(module.main.body, [list(a) for a in args], {})
 
 
@@ -174,10 +175,20 @@ class _Machine:
         return int(found.pop())
 
     def loop(self, op: Op, args: list[Devices], env: Env) -> list[Devices]:
+        """Where nothing is sent in it, each device leaves a loop by itself."""
         condition, body = op.regions
-        while self.agreed(op, self.block(condition, args, env)[0]):
-            args = self.block(body, args, env)
-        return args
+        together = any(x.name in COLLECTIVES for region in op.regions for x in region.walk())
+        while True:
+            on = self.block(condition, args, env)[0]
+            if together:
+                self.agreed(op, on)
+            if not any(v.item() for v in on):
+                return args
+            new = self.block(body, args, env)
+            args = [
+                [n if v.item() else o for n, o, v in zip(*x, on, strict=True)]
+                for x in zip(new, args, strict=True)
+            ]
 
     def branch(self, op: Op, index: Devices, env: Env) -> list[Devices]:
         taken = self.agreed(op, index)
