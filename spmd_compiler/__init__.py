@@ -32,6 +32,8 @@ from .runtime import (
     num_global_devices,
     num_local_devices,
 )
+from .sharding_rule import sharding_rule
+from .target_rules import register_sharding_rule
 from .transforms import register_rules
 
 __all__ = [
@@ -70,8 +72,10 @@ __all__ = [
     "num_global_devices",
     "num_local_devices",
     "pack",
+    "register_sharding_rule",
     "relayout",
     "relayout_like",
+    "sharding_rule",
     "spmd_jit",
     "unpack",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -11,9 +12,12 @@ import jax
 import jax.numpy as jnp
 from jax._src import config as _config
 from jax._src import core as _core
+from jax._src import custom_partitioning as _custom_partitioning
+from jax._src import custom_partitioning_sharding_rule as _sharding_rule
 from jax._src import source_info_util as _source_info
 from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _xla_bridge
+from jax._src.interpreters import mlir as _mlir
 from jax._src.interpreters import pxla as _pxla
 from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jax.extend import core as jex_core
@@ -198,12 +202,12 @@ def host_callbacks(lowered: Any) -> tuple[Any, ...]:
     return tuple(lowered._lowering.compile_args["host_callbacks"])
 
 
-def _renumber_callbacks(block: ir.Block, first: int) -> None:
+def renumber_callbacks(block: ir.Block, first: int) -> None:
     """Positions of host functions count from `first` on."""
     for op in block.operations:
         for region in op.regions:
             for inner in region.blocks:
-                _renumber_callbacks(inner, first)
+                renumber_callbacks(inner, first)
         if op.name == "stablehlo.custom_call" and "_callback" in str(op.attributes["call_target_name"]):
             config = {named.name: named.attr for named in ir.DictAttr(op.attributes["mhlo.backend_config"])}
             index = ir.IntegerAttr(config["index"])
@@ -221,7 +225,7 @@ def register_module_lowering(
         into = ctx.module_context
         module = export(into.context, **params)
         if called := callbacks(**params):
-            _renumber_callbacks(module.body, len(into.host_callbacks))
+            renumber_callbacks(module.body, len(into.host_callbacks))
             for function in called:
                 into.add_host_callback(function)
         main = next(op for op in module.body.operations if op.sym_name.value == "main")
@@ -255,6 +259,81 @@ def custom_call(target: str, operand: Any, config: str) -> Any:
         "backend_config": ir.StringAttr.get(config),
     }
     return ir.Operation.create("stablehlo.custom_call", [operand.type], [operand], attributes).results[0]
+
+
+class Marker(NamedTuple):
+    """`stablehlo.custom_call @target {backend_config = config, sharding_rule = rule}`. `keep`: what must live as long
+    as the lowered program."""
+
+    target: str
+    config: str
+    rule: str | None
+    keep: Any
+
+
+def lower_inside(p: Any, marker: Callable[..., Marker | None]) -> None:
+    """Within a program of ours, but where it leaves no axis to the compiler, `p` becomes the custom call `marker(in_avals, out_avals,
+    **params)`, unless that is None; elsewhere it lowers as before. Doing it twice changes nothing more."""
+    for table in (_mlir._lowerings, *_mlir._platform_specific_lowerings.values()):
+        entry = table.get(p)
+        if entry is not None and not isinstance(entry.rule, _InsideRule):
+            table[p] = dataclasses.replace(entry, rule=_InsideRule(entry.rule, marker))
+
+
+class _InsideRule:
+    def __init__(self, outside: Callable[..., Any], marker: Callable[..., Marker | None]):
+        self._outside = outside
+        self._marker = marker
+
+    def __call__(self, ctx: Any, *args: Any, **params: Any) -> Any:
+        into = ctx.module_context
+        mesh, manual, made = program_mesh(), getattr(into.axis_context, "manual_axes", ()), None
+        if mesh is not None and any(n > 1 and a not in manual for a, n in mesh.axes):
+            made = self._marker(ctx.avals_in, ctx.avals_out, **params)
+        if made is None:
+            return self._outside(ctx, *args, **params)
+        into.add_keepalive(made.keep)
+        types = [t for aval in ctx.avals_out for t in _mlir.aval_to_ir_types(into, aval)]
+        attributes: dict[str, ir.Attribute] = {
+            "call_target_name": ir.StringAttr.get(made.target),
+            "backend_config": ir.StringAttr.get(made.config),
+        }
+        if made.rule is not None:
+            attributes["sharding_rule"] = ir.StringAttr.get(made.rule)
+        return ir.Operation.create("stablehlo.custom_call", types, list(args), attributes).results
+
+
+# ---------------------------------------------------------------------------------- custom_partitioning
+custom_partitioning_p = _custom_partitioning.custom_partitioning_p
+
+
+def function_name(jaxpr: Any) -> str:
+    """The name of the function that a jaxpr was traced from."""
+    return str(jaxpr.jaxpr.debug_info.func_name)
+
+
+def partitioning_callback(key: str) -> Any:
+    """What JAX remembers of the `custom_partitioning` function whose call has this backend_config; None if it is gone."""
+    return _custom_partitioning._sharding_callbacks.get(key.encode())
+
+
+def partitioning_rule(
+    rule: Any, static_args: Sequence[Any], mesh: Any, in_avals: Sequence[Any], out_avals: Sequence[Any]
+) -> str | None:
+    """The sharding rule that `def_partition` was given, as the text of an MLIR attribute; None if it was given none."""
+    if rule is None:
+        return None
+    with mlir.make_ir_context(), ir.Location.unknown():
+        ins, outs = ([_tensor_type(a) for a in avals] for avals in (in_avals, out_avals))
+        made: Any = rule(*static_args, mesh, ins, outs) if callable(rule) else rule
+        made, options = made if isinstance(made, list | tuple) and len(made) == 2 else (made, {})
+        if isinstance(made, str):
+            made = _sharding_rule.str_to_sdy_sharding_rule(made, **options)
+        return str(_sharding_rule.sdy_sharding_rule_to_mlir(made, ins, outs))
+
+
+def _tensor_type(aval: Any) -> ir.Type:
+    return ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
 
 
 def register_jvp(p: Any, rule: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ from .ir.importer import import_module
 from .ir.scanner import AnnotationError
 from .ir.types import TensorType, numpy_dtype
 from .layout import Layout, is_layout_leaf, leaf_layout
+from .local_units import local_units
 from .lowered import Lowered
 from .mesh import Mesh
 from .partitioned import Partitioned
@@ -23,6 +24,7 @@ from .passes.annotate import Annotate
 from .passes.boundary_tokens import drop_boundary_tokens
 from .passes.pipeline import Options, compile_module
 from .signature import Signature
+from .target_rules import target_rules
 
 _DONORS = ("jax.buffer_donor", "tf.aliasing_output")
 
@@ -41,7 +43,8 @@ def from_stablehlo(
 
     Honoured: `sdy.mesh` and `sdy.sharding`, `sdy.sharding_constraint`, `sdy.manual_computation`, also as the
     `xla.sdy.*` frontend attributes and custom calls that stand for them; `mhlo.sharding` strings with their
-    `@Sharding`, `@SPMDFullToShardShape` and `@SPMDShardToFullShape` custom calls. What can't be honoured, such as a
+    `@Sharding`, `@SPMDFullToShardShape` and `@SPMDShardToFullShape` custom calls; `sdy.sharding_rule` of custom calls,
+    and the rules of `register_sharding_rule`. What can't be honoured, such as a
     mesh of fewer devices beside another, is left replicated, and `explain()` says so.
 
     `mesh`: the mesh to use, an `spmd.Mesh` or `jax.sharding.Mesh`; by default the program's own, over the first
@@ -72,15 +75,16 @@ def from_stablehlo(
             found = leaf_layout(leaf, public, results[i].type.rank, f"out_layouts[{i}]")
             main.result_attrs[i]["layout"] = found
     donated = [i for i, attrs in enumerate(main.arg_attrs) if any(key in attrs for key in _DONORS)]
-    stages = compile_module(module, options or Options())
-    return _lowered(stages, public, tuple(donated))
+    callbacks: list[Any] = []
+    stages = compile_module(module, options or Options(), units=local_units(module, public, callbacks))
+    return _lowered(stages, public, tuple(donated), tuple(callbacks))
 
 
 def _import(source: Any, mesh: Mesh | None) -> Module:
     try:
         module = import_module(source, mesh or ir_mesh.Mesh([]))
         drop_boundary_tokens(module)
-        return Annotate(mesh)(module)
+        return Annotate(mesh, target_rules())(module)
     except AnnotationError as error:
         raise _placed(error, source) from None
 
@@ -118,11 +122,14 @@ def _leaves(layouts: Any, count: int, name: str) -> Sequence[Any]:
     return leaves
 
 
-def _lowered(stages: dict[str, Module], mesh: Mesh, donated: tuple[int, ...]) -> Lowered:
+def _lowered(
+    stages: dict[str, Module], mesh: Mesh, donated: tuple[int, ...], callbacks: tuple[Any, ...]
+) -> Lowered:
     body = stages["propagate"].main.body
 
     ins, outs = [_struct(v.type) for v in body.args], [_struct(v.type) for v in body.returns]
-    partitioned = Partitioned("main", mesh, stages, ins, outs, _layouts(body.args), _layouts(body.returns))
+    layouts = _layouts(body.args), _layouts(body.returns)
+    partitioned = Partitioned("main", mesh, stages, ins, outs, *layouts, callbacks)
     arguments = Signature(lambda *args: args, (), (), donated, ()).bind(tuple(ins), {})
     return Lowered(partitioned, arguments, jax.tree.structure(tuple(outs)), quiet=True)
 

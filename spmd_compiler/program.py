@@ -14,11 +14,13 @@ from .ir.graph import Module
 from .ir.importer import import_module
 from .ir.layout import Layout
 from .layout import stored_layout
+from .local_units import local_units
 from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.annotate import Annotate
 from .passes.pipeline import Options, compile_module
 from .refinement import Refinement
+from .target_rules import target_rules
 
 _EFFECTS = ("io_callback", "debug_callback", "debug_print", "infeed", "outfeed")
 
@@ -53,7 +55,7 @@ class Program:
                     "do; move it out of the spmd_jit function, or remove it"
                 )
 
-    def import_on(self, mesh: Mesh) -> tuple[Module, tuple[Any, ...]]:
+    def import_on(self, mesh: Mesh) -> tuple[Module, list[Any]]:
         """The program as IR, with the layouts that it constrains values to, and the host functions that it calls."""
         with compat.tracing_mesh(mesh.abstract), compat.inside_program(mesh):
             traced = self._traced
@@ -66,7 +68,9 @@ class Program:
                 traced = jax.jit(run, keep_unused=True).trace(*self.ins)
             lowered = traced.lower(lowering_platforms=(compat.lowering_platform(mesh.devices),))
         source: Any = lowered.compiler_ir()
-        return Annotate(mesh)(import_module(source, mesh)), compat.host_callbacks(lowered)
+        return Annotate(mesh, target_rules())(import_module(source, mesh)), list(
+            compat.host_callbacks(lowered)
+        )
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:
@@ -162,7 +166,8 @@ def _run_passes(
         attrs.pop("layout", None)
         if layout is not None:
             attrs["layout"] = padded(layout, value.type.rank)
-    return compile_module(module, request.options), callbacks
+    stages = compile_module(module, request.options, units=local_units(module, request.mesh, callbacks))
+    return stages, tuple(callbacks)
 
 
 def padded(layout: Layout, rank: int) -> Layout:

@@ -8,12 +8,13 @@ made, in place; all passes behind it build new modules.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import LayoutError
+from ..errors import LayoutError, ParseError
 from ..ir.annotations import ShardyText, parse_manual_axes, parse_mesh, parse_shardings
+from ..ir.factor_text import parse_shardy_rule, print_rule
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.layout import Layout, check_layout
 from ..ir.mesh import Mesh
@@ -23,6 +24,7 @@ from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
 from .open_regions import automatic_axes
 from .program_mesh import CALLS, program_mesh, reached_functions
 from .round_trip import read_round_trip
+from .rules.custom import RULE, fitted, has_rule
 
 _CONSTRAINTS = {
     "sharding_constraint": "sharding",
@@ -49,10 +51,12 @@ _OPEN_DIMS = re.compile(r"unspecified_dims=\[([\d,\s]*)\]")
 
 @dataclass(frozen=True)
 class Annotate:
-    """`mesh`: the mesh to use; without one, the program's own. Raises LayoutError, MeshError, or ParseError for
-    a malformed annotation. What can't be honoured is listed in the module attribute "notes"."""
+    """`mesh`: the mesh to use; without one, the program's own. `rules`: sharding rules by custom call target. Raises
+    LayoutError, MeshError, or ParseError for a malformed annotation. What can't be honoured is listed in the module
+    attribute "notes"."""
 
     mesh: Mesh | None = None
+    rules: Mapping[str, str] = field(default_factory=dict)
     name: ClassVar[str] = "annotate"
 
     def __call__(self, module: Module) -> Module:
@@ -60,7 +64,7 @@ class Annotate:
         meshes = {name: parse_mesh(raw.text) for name, raw in module.attrs.get("sdy.mesh", ())}
         devices = _number(module.attrs.get("mhlo.num_partitions", 1))
         mesh = program_mesh(module, meshes, devices, self.mesh)
-        work = _Annotator(module, ShardingResolver(mesh, meshes))
+        work = _Annotator(module, ShardingResolver(mesh, meshes), self.rules)
         work.run()
         attrs = dict(module.attrs)
         if work.resolver.notes:
@@ -74,8 +78,9 @@ def annotate(module: Module, mesh: Mesh | None = None) -> Module:
 
 
 class _Annotator:
-    def __init__(self, module: Module, resolver: ShardingResolver):
+    def __init__(self, module: Module, resolver: ShardingResolver, rules: Mapping[str, str]):
         self.module = module
+        self.rules = rules
         self.resolver = resolver
         self._manual_copies: dict[tuple[str, frozenset[str]], str] = {}
         self._alias: dict[Value, Value] = {}
@@ -152,12 +157,16 @@ class _Annotator:
 
     def _plain(self, op: Op, manual: frozenset[str]) -> None:
         attrs = op.attrs
+        as_written = manual and not automatic_axes(manual, self.resolver.mesh)
         if any(key.startswith("sdy.") or key == "mhlo.sharding" for key in attrs):
             attrs = op.attrs = dict(attrs)
-            if rule := attrs.pop("sdy.sharding_rule", None):
-                attrs["sharding_rule"] = rule
+            rule = attrs.pop("sdy.sharding_rule", None)
+            if op.name == "custom_call" and isinstance(rule, Raw) and not as_written:
+                attrs[RULE] = print_rule(parse_shardy_rule(rule.text))
             self._hint(op, attrs, manual)
             _drop_annotations([attrs])
+        if op.name == "custom_call" and not as_written:
+            self._rule(op)
         if manual and op.name in CALLS:
             key = CALLS[op.name]
             op.attrs = {**attrs, key: self._manual_copy(attrs[key], manual)}
@@ -165,6 +174,22 @@ class _Annotator:
             manual = frozenset(self.resolver.mesh.axis_names)
         for region in op.regions:
             self._block(region, manual)
+
+    def _rule(self, op: Op) -> None:
+        """The sharding rule of a custom call: its own, else the one that its target is registered with."""
+        registered = self.rules.get(str(op.attrs.get("call_target_name")))
+        if registered is not None and not has_rule(op):
+            op.attrs = {**op.attrs, RULE: registered}
+        if has_rule(op):
+            try:
+                fitted(op)
+            except ParseError as error:
+                raise LayoutError(f"{op.loc}: {error}") from None
+            except ValueError as error:
+                target = op.attrs.get("call_target_name")
+                raise LayoutError(
+                    f"{op.loc}: sharding rule {op.attrs[RULE]!r} of @{target}: {error}"
+                ) from None
 
     def _hint(self, op: Op, attrs: dict[str, Any], manual: frozenset[str]) -> None:
         """An annotation on any other op is what another partitioner chose or a user hoped; it binds nobody."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..ir.clone import clone_regions
@@ -13,22 +13,26 @@ from ..ir.verify import VerifyError
 from .builder import Builder
 from .expand_relayout import emit_relayout
 from .rules.table import RuleBook
+from .units import Units, expand_unit, unit_of
 
 
 @dataclass(frozen=True)
 class Expand:
-    """Every op becomes what its rule expands it to; a `relayout` becomes the collectives of its plan."""
+    """Every op becomes what its rule expands it to; a `relayout` becomes the collectives of its plan; calls of `units`
+    become what these run on a device."""
 
+    units: Units = field(default_factory=dict)
     name: ClassVar[str] = "expand"
 
     def __call__(self, module: Module) -> Module:
-        body = _Expander(module.mesh).block(module.main.body, {}, keep_layouts=True)
+        body = _Expander(module.mesh, self.units).block(module.main.body, {}, keep_layouts=True)
         return module.with_body(body)
 
 
 class _Expander:
-    def __init__(self, mesh: Mesh):
+    def __init__(self, mesh: Mesh, units: Units):
         self.mesh = mesh
+        self.units = units
         self.book = RuleBook()
 
     def block(
@@ -76,6 +80,8 @@ class _Expander:
             return b.multi(op.name, args, types, attrs, regions)
         if op.name == "manual_computation":
             return self.inline(op.regions[0], args, b, env)
+        if localize := unit_of(op, self.units):
+            return expand_unit(b, op, args, localize)
         b.cause = f"part of {op.name}"
         return self.book.rule(op).expand(b, op, args)
 

@@ -17,6 +17,7 @@ from .open_regions import OpenRegions
 from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
+from .units import Units
 from .verify import verify_layouts
 
 STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees, by their names
@@ -31,11 +32,14 @@ class Options:
 
 
 def compile_module(
-    module: Module, options: Options | None = None, callback: Callback | None = None
+    module: Module,
+    options: Options | None = None,
+    callback: Callback | None = None,
+    units: Units | None = None,
 ) -> dict[str, Module]:
     """Runs all passes on an imported module whose `main` has its user's layouts: arguments in `Value.layout`, results in
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
-    after each pass."""
+    after each pass. `units`: what custom calls with these backend_configs run on a device."""
     options = options or Options()
     passes: list[Pass] = [
         Boundary(),
@@ -44,7 +48,7 @@ def compile_module(
         SplitBarriers(),
         MergeMoves(),
         Propagate(sweeps=options.sweeps),
-        Expand(),
+        Expand(units or {}),
         Optimize(),
     ]
 

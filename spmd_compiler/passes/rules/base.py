@@ -294,7 +294,9 @@ class Rule:
         for i, x in enumerate(ins):
             for d, block in enumerate(x.layout.blocks):
                 f = self.operands[i][d]
-                if block and f is not None and f not in found and list(x.layout.dims[d]) == factors.get(f):
+                if f is None or f in self.even:
+                    continue
+                if block and f not in found and list(x.layout.dims[d]) == factors.get(f):
                     found[f] = local_block(x.layout, d, x.type.shape[d], mesh)
         return tuple(found.items())
 
@@ -411,7 +413,7 @@ def factored(
 ) -> Rule:
     """A rule from factors.
 
-    reduced: factors that only operands have, with the kind of partial that sharding them leaves on the results.
+    reduced: factors that a result lacks, with the kind of partial that sharding them leaves on it.
     whole: factors that can't be sharded. linear: (operands, kinds) groups: if these operands are partial of such a
     kind, and the others replicated, so are the results. exchange: see `Strategy`. extra: strategies that the factors
     don't imply.
@@ -423,7 +425,7 @@ def factored(
         if f in never or size < 2:
             continue
         ops = tuple(_dim_of(dims, f) for dims in operands)
-        res = tuple(reduced[f] if f in reduced else _dim_of(dims, f) for dims in results)
+        res = tuple(_dim_of(dims, f) if f in dims else reduced.get(f, R) for dims in results)
         strategies.append(Strategy(ops, res, f, (exchange or {}).get(f)))
     for group, kinds in linear:
         for kind in kinds:

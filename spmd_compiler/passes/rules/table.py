@@ -14,6 +14,7 @@ from . import (
     approx_top_k,
     batched,
     convolution,
+    custom,
     dot,
     elementwise,
     fft,
@@ -73,6 +74,8 @@ def replicated(op: Op) -> Rule:
 
 
 def _make(op: Op, scalars: Scalars) -> Rule:
+    if op.name == "custom_call" and custom.has_rule(op):
+        return custom.custom_rule(op)
     if op.name == "custom_call" and batched.is_batched_call(op):
         return batched.batched_call(op)
     if op.name == "custom_call" and approx_top_k.is_approx_top_k(op):

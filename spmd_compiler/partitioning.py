@@ -1,0 +1,128 @@
+"""JAX's `custom_partitioning` functions within programs: their rule tells where they may be cut, their `partition` callback
+what each device then runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import jax
+
+from . import compat
+from .errors import LayoutError
+from .ir.factor_text import parse_shardy_rule, print_rule
+from .ir.graph import Op, Value
+from .ir.layout import Layout, even_part, local_type
+from .ir.types import TensorType, numpy_dtype
+from .layout import Layout as PublicLayout
+from .layout import leaf_layout
+from .mesh import Mesh
+from .passes.rules.custom import PARTITIONED
+from .passes.units import Local
+from .units import Blocks, key_of
+
+
+class Partitioning:
+    """What `def_partition` was given, for one call."""
+
+    def __init__(
+        self,
+        name: str,
+        partition: Callable[..., Any],
+        in_tree: Any,
+        out_tree: Any,
+        static_args: Sequence[Any],
+    ):
+        self.name = name
+        self._partition = partition
+        self._in_tree = in_tree
+        self._out_tree = out_tree
+        self._static_args = tuple(static_args)
+
+    def localize(self, op: Op, mesh: Mesh, blocks: Blocks) -> Local:
+        """Asks the callback what to run where propagation put the values; it may want them elsewhere."""
+        ins, outs = ([_struct(v, mesh) for v in values] for values in (op.operands, op.results))
+        answer = self._partition(
+            *self._static_args,
+            mesh.to_jax(),
+            jax.tree.unflatten(self._in_tree, ins),
+            jax.tree.unflatten(self._out_tree, outs),
+        )
+        _, function, results, operands = answer
+        where = f"{op.loc}: the partition callback of {self.name}"
+        in_layouts = self._layouts(self._in_tree, operands, op.operands, mesh, f"{where}, operand")
+        out_layouts = self._layouts(self._out_tree, results, op.results, mesh, f"{where}, result")
+
+        def run(*args: Any) -> list[Any]:
+            return jax.tree.leaves(function(*jax.tree.unflatten(self._in_tree, args)))
+
+        body = blocks.of(
+            run, [local_type(v.type, x, mesh) for v, x in zip(op.operands, in_layouts, strict=True)]
+        )
+        made = [v.type for v in body.returns]
+        wanted = [local_type(v.type, x, mesh) for v, x in zip(op.results, out_layouts, strict=True)]
+        if made != wanted:
+            raise LayoutError(
+                f"{where} gave a function that makes ({', '.join(map(str, made))}) on a device, but by its shardings "
+                f"({', '.join(map(str, wanted))})"
+            )
+        return Local(body, in_layouts, out_layouts)
+
+    def _layouts(
+        self, tree: Any, shardings: Any, values: list[Value], mesh: Mesh, where: str
+    ) -> tuple[Layout, ...]:
+        leaves = tree.flatten_up_to(shardings)
+        return tuple(
+            leaf_layout(leaf, mesh, v.type.rank, f"{where} {i}")
+            for i, (leaf, v) in enumerate(zip(leaves, values, strict=True))
+        )
+
+
+def _struct(value: Value, mesh: Mesh) -> jax.ShapeDtypeStruct:
+    """A value as callbacks see it: shardings have neither partial sums nor blocks of uneven size."""
+    layout = value.layout
+    assert isinstance(value.type, TensorType) and layout is not None
+    whole = layout.drop(a for a in layout.axes if ":" in a).without_partial()
+    sharding = PublicLayout.from_ir(even_part(whole, value.type, mesh), mesh).to_jax()
+    spec = (*sharding.spec, *(None,) * (value.type.rank - len(sharding.spec)))  # callbacks look at every dim
+    sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*spec))
+    return jax.ShapeDtypeStruct(value.type.shape, numpy_dtype(value.type.dtype), sharding=sharding)
+
+
+_made: WeakKeyDictionary[Any, Partitioning] = WeakKeyDictionary()
+
+
+def _marker(
+    ins: Any,
+    outs: Any,
+    *,
+    call: Any,
+    in_tree: Any,
+    out_tree: Any,
+    partition: Any,
+    sharding_rule: Any,
+    static_args: Any,
+    **_: Any,
+) -> compat.Marker | None:
+    if partition is None:
+        return None
+    mesh = compat.program_mesh().to_jax()
+    found = _made.get(call)
+    if found is None:
+        name = compat.function_name(call)
+        found = _made[call] = Partitioning(name, partition, in_tree, out_tree, static_args)
+    text = compat.partitioning_rule(sharding_rule, static_args, mesh, ins, outs)
+    rule = None if text is None else print_rule(parse_shardy_rule(text))
+    return compat.Marker(PARTITIONED, key_of(found), rule, found)
+
+
+compat.lower_inside(compat.custom_partitioning_p, _marker)
+
+
+def callback_of(key: str) -> Partitioning | None:
+    """For a call that JAX lowered itself, in this process; None if its program is gone."""
+    info = compat.partitioning_callback(key)
+    if info is None or info.partition is None:
+        return None
+    return Partitioning("custom_partitioning", info.partition, info.in_tree, info.out_tree, info.static_args)

@@ -1,0 +1,185 @@
+"""Functions with sharding rules: how a program holds them until its passes know the blocks that they run on.
+
+In a program of ours the primitive `spmd_unit` lowers to a custom call with the rule; `local_units.local_units` tells the passes what
+that call runs on a device. Anywhere else the function is traced in its place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import jax
+
+from . import compat
+from .errors import LayoutError, UnsupportedError
+from .ir.graph import Block, Op, Raw
+from .ir.groups import device_groups
+from .ir.importer import import_module
+from .ir.layout import local_type
+from .ir.types import TensorType, numpy_dtype
+from .mesh import Mesh
+from .passes.annotate import Annotate
+from .passes.simplify import Simplify
+from .passes.units import Local
+from .tracing import tracing
+
+UNIT = "spmd.unit"
+_GROUP_AXIS = re.compile(r'axis_ref<name = "([^"]*)">')
+_WIDE = frozenset({"i64", "ui64", "f64", "c128"})
+
+
+class Localizer(Protocol):
+    """What a custom call stands for. `name` is for people."""
+
+    name: str
+
+    def localize(self, op: Op, mesh: Mesh, blocks: Blocks) -> Local:
+        """What each device runs, given the layouts that `op` has."""
+        ...
+
+
+class Unit:
+    """A function of arrays that returns a list of arrays, with a rule; it runs on blocks as it does on whole arrays.
+    `linear`: in how many of its last arguments it is linear. `derived`: see `unit_transforms`."""
+
+    def __init__(self, name: str, run: Callable[..., Sequence[Any]], rule: str, linear: int = 0):
+        self.name = name
+        self.run = run
+        self.rule = rule
+        self.linear = linear
+        self.derived: dict[Any, Any] = {}
+        self._outs: dict[Any, list[jax.ShapeDtypeStruct]] = {}
+
+    def outs(self, args: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
+        """What it returns for arguments like these."""
+        key = tuple((a.shape, a.dtype) for a in args)
+        if key not in self._outs:
+            self._outs[key] = list(
+                jax.eval_shape(self.run, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
+            )
+        return self._outs[key]
+
+    def localize(self, op: Op, mesh: Mesh, blocks: Blocks) -> Local:
+        ins = tuple([v.layout for v in op.operands if v.layout is not None])
+        outs = tuple([v.layout for v in op.results if v.layout is not None])
+        types = [local_type(v.type, x, mesh) for v, x in zip(op.operands, ins, strict=True)]
+        wanted = [local_type(v.type, x, mesh) for v, x in zip(op.results, outs, strict=True)]
+        shapes = ", ".join(map(str, types))
+        about = f"{op.loc}: {self.name} runs on blocks, by its sharding rule {self.rule!r}"
+        try:
+            body = blocks.of(self.run, types)
+        except (TypeError, ValueError, AssertionError) as error:
+            raise LayoutError(f"{about}, but on ({shapes}) it fails: {error}") from error
+        made = [v.type for v in body.returns]
+        if made != wanted:
+            raise LayoutError(
+                f"{about}, but makes ({', '.join(map(str, made))}) of ({shapes}) instead of "
+                f"({', '.join(map(str, wanted))})"
+            )
+        return Local(body, ins, outs)
+
+
+# What custom calls of programs stand for, by their backend_config. Whoever holds the program keeps it alive.
+_alive: WeakValueDictionary[str, Localizer] = WeakValueDictionary()
+
+
+def unit_of_key(key: str) -> Localizer | None:
+    return _alive.get(key)
+
+
+def key_of(found: Localizer) -> str:
+    """The backend_config for it: its name, with a number if another has that name."""
+    n, key = 0, found.name
+    while _alive.setdefault(key, found) is not found:
+        n += 1
+        key = f"{found.name}.{n}"
+    return key
+
+
+class Blocks:
+    """Traces functions for blocks, on behalf of one program; the host functions that they call join `callbacks`."""
+
+    def __init__(self, mesh: Mesh, callbacks: list[Any]):
+        self.mesh = mesh
+        self.callbacks = callbacks
+        self._made: dict[Any, Block] = {}
+
+    def of(self, run: Callable[..., Sequence[Any]], types: Sequence[Any]) -> Block:
+        """The ops of `run` for local arguments of these types. Collectives over the mesh's axes may be among them."""
+        key = (run, tuple(types))
+        if key not in self._made:
+            self._made[key] = self._trace(run, types)
+        return self._made[key]
+
+    def _trace(self, run: Callable[..., Sequence[Any]], types: Sequence[TensorType]) -> Block:
+        mesh, whole = self.mesh, jax.sharding.PartitionSpec()
+        structs = [jax.ShapeDtypeStruct(t.shape, numpy_dtype(t.dtype)) for t in types]
+        wide = any(t.dtype in _WIDE for t in types)
+        mapped = jax.shard_map(
+            lambda *xs: list(run(*xs)), mesh=mesh.to_jax(), in_specs=whole, out_specs=whole, check_vma=False
+        )
+        precision = jax.enable_x64(True) if wide else nullcontext()  # for programs from elsewhere
+        with precision, tracing(mesh), compat.inside_program(mesh):
+            traced = jax.jit(mapped, keep_unused=True).trace(*structs)
+            lowered = traced.lower(lowering_platforms=(compat.lowering_platform(mesh.devices),))
+        source: Any = lowered.compiler_ir()
+        if called := compat.host_callbacks(lowered):
+            compat.renumber_callbacks(source.body, len(self.callbacks))
+            self.callbacks += called
+        module = Simplify()(Annotate(mesh)(import_module(source, mesh)))
+        for op in module.walk():
+            _list_groups(op, mesh)
+        if len(module.functions) > 1:
+            raise UnsupportedError(
+                "a function with a sharding rule can't make custom calls that refer to functions"
+            )
+        return _without_region(module.main.body)
+
+
+def _list_groups(op: Op, mesh: Mesh) -> None:
+    """Groups over axes of a mesh that the block's module names become lists: the program has no such mesh."""
+    groups = op.attrs.get("replica_groups")
+    if isinstance(groups, Raw) and (axes := _GROUP_AXIS.findall(groups.text)):
+        listed = tuple(tuple(map(int, g)) for g in device_groups(mesh, tuple(axes)))
+        op.attrs = {**op.attrs, "replica_groups": listed}
+
+
+def _without_region(body: Block) -> Block:
+    """The block with what its manual region holds in the region's place."""
+    out = Block(body.args, [], body.returns)
+    env: dict[Any, Any] = {}
+    for op in body.ops:
+        op.operands = [env.get(v, v) for v in op.operands]
+        if op.name != "manual_computation":
+            out.ops.append(op)
+            continue
+        region = op.regions[0]
+        env.update(zip(region.args, op.operands, strict=True))
+        for inner in region.walk():
+            inner.operands = [env.get(v, v) for v in inner.operands]
+            for block in inner.regions:
+                block.returns[:] = [env.get(v, v) for v in block.returns]
+        out.ops += region.ops
+        env.update({r: env.get(v, v) for r, v in zip(op.results, region.returns, strict=True)})
+    out.returns = [env.get(v, v) for v in body.returns]
+    return out
+
+
+# ------------------------------------------------------------------------------------------- the primitive
+unit_p = compat.primitive(
+    "spmd_unit",
+    lambda *args, unit: [compat.shaped_array(s.shape, s.dtype) for s in unit.outs(args)],
+)
+unit_p.def_impl(lambda *args, unit: list(unit.run(*args)))
+compat.register_function_lowering(unit_p, lambda *args, unit: list(unit.run(*args)))
+
+
+def _marker(ins: Any, outs: Any, *, unit: Unit) -> compat.Marker:
+    return compat.Marker(UNIT, key_of(unit), unit.rule, unit)
+
+
+compat.lower_inside(unit_p, _marker)

@@ -1,0 +1,123 @@
+"""Functions and custom calls with sharding rules: the same numbers for every layout, and the traffic that the rule allows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+from spmd_compiler.errors import LayoutError, ParseError
+
+MESH = spmd.create_mesh([("a", 4), ("b", 2)])
+
+
+def f32(*shape):
+    return np.random.RandomState(sum(shape)).rand(*shape).astype(np.float32)
+
+
+@spmd.sharding_rule("b i, i o -> b o", reduction="sum")
+def matmul(x, w):
+    return jnp.sin(x) @ w
+
+
+@spmd.sharding_rule("... d, d -> ... d, ...")
+def scaled(x, *, scale, power=2):
+    """Whole rows, any leading dims."""
+    norm = (x**power).sum(-1)
+    return x * scale / norm[..., None], norm
+
+
+@spmd.sharding_rule("(h k) t -> h t, t", reduction={"h": "max"}, k=3)
+def heads(x):
+    y = x.reshape(-1, 3, x.shape[1]).sum(1)
+    return y, y.max(0)
+
+
+@spmd.sharding_rule("b d, d -> d, ", reduction="sum", need_replication_factors="d")
+def weighted(x, w):
+    y = (x * x).sum(0) * w
+    return y, y.sum()
+
+
+PROGRAMS = {
+    "matmul": (matmul, [(8, 6), (6, 4)]),
+    "matmul uneven": (matmul, [(7, 5), (5, 3)]),
+    "scaled": (lambda x, s: scaled(x, scale=s), [(4, 5, 6), (6,)]),
+    "heads": (heads, [(24, 5)]),
+    "heads uneven": (heads, [(9, 6)]),
+    "weighted": (weighted, [(9, 4), (4,)]),
+}
+specs = st.permutations(["a", "b", None, None])
+
+
+@given(st.sampled_from(sorted(PROGRAMS)), st.lists(specs, min_size=3, max_size=3))
+@settings(max_examples=30, deadline=None)
+def test_any_layout(name, wanted):
+    function, shapes = PROGRAMS[name]
+    args = [f32(*s) for s in shapes]
+    layouts = tuple(P(*spec[: len(s)]) for spec, s in zip(wanted, shapes, strict=False))
+    got = spmd.spmd_jit(function, mesh=MESH, in_layouts=layouts)(*args)
+    want = jax.jit(function)(*args)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), got, want)
+
+
+def test_runs_on_blocks():
+    """A product of which both operands are cut along the summed dim leaves partial sums: one reduce-scatter."""
+    x, w = f32(8, 6), f32(6, 4)
+    step = spmd.spmd_jit(lambda x, w: 2 * matmul(x, w), mesh=MESH, in_layouts=(P("a", "b"), P("b")))
+    lowered = step.lower(x, w)
+    assert [c.kind for c in lowered.collectives()] == ["reduce_scatter"]
+    assert "fallback" not in lowered.explain()
+    assert 'sharding_rule="b i, i o -> b o {i=sum}"' in lowered.as_text("propagate")
+    np.testing.assert_allclose(step(x, w), 2 * np.sin(x) @ w, rtol=1e-5)
+
+
+def test_is_the_plain_function_elsewhere():
+    x, w = f32(8, 6), f32(6, 4)
+    want = np.sin(x) @ w
+    np.testing.assert_allclose(matmul(x, w), want, rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(matmul)(x, w), want, rtol=1e-5)
+    assert matmul.__name__ == "matmul"
+
+
+def test_mistakes():
+    with pytest.raises(ParseError, match="column 3"):
+        spmd.sharding_rule("b + -> b")
+    with pytest.raises(LayoutError, match="no factor c"):
+        spmd.register_sharding_rule("target", "b -> b", reduction_factors=("c",))
+    with pytest.raises(LayoutError, match="'average' is no reduction"):
+        spmd.sharding_rule("b -> ", reduction="average")
+
+    def lower(function, *shapes):
+        args = [jax.ShapeDtypeStruct(s, np.float32) for s in shapes]
+        spmd.spmd_jit(function, mesh=MESH, in_layouts=P("a")).lower(*args)
+
+    with pytest.raises(LayoutError, match="operand 0 has 1 dims, but the rule 2"):
+        lower(matmul, (8,), (8, 4))
+    fixed = spmd.sharding_rule("b -> b")(lambda x: x.reshape(8) * 2)
+    with pytest.raises(LayoutError, match=r"by its sharding rule 'b -> b', but on \(f32\[2\]\) it fails"):
+        lower(fixed, (8,))
+    grows = spmd.sharding_rule("b -> b")(lambda x: jnp.pad(x, (0, 8 - x.size)))
+    with pytest.raises(LayoutError, match=r"makes \(f32\[8\]\) of \(f32\[2\]\) instead of \(f32\[2\]\)"):
+        lower(grows, (8,))
+
+
+def test_registered_targets():
+    """LAPACK's Cholesky, as a target that nobody knows: its rule says that the leading dim is batch."""
+    spmd.register_sharding_rule("lapack_spotrf_ffi", "n i j -> n i j, n", need_replication_factors=("i", "j"))
+    x = f32(8, 3, 3)
+    x = x @ x.transpose(0, 2, 1) + np.eye(3, dtype=np.float32)
+
+    def fun(x):
+        kinds = jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(x.shape[:1], np.int32)
+        return jnp.triu(
+            jax.ffi.ffi_call("lapack_spotrf_ffi", kinds)(x, uplo=np.uint8(ord("L")))[0]
+        )  # column-major: the transpose
+
+    jnp.linalg.cholesky(x).block_until_ready()  # loads LAPACK
+    step = spmd.spmd_jit(fun, mesh=MESH, in_layouts=P("a"), out_layouts=P("a"))
+    assert not step.lower(x).collectives()
+    np.testing.assert_allclose(step(x).transpose(0, 2, 1), np.linalg.cholesky(x), rtol=1e-3, atol=1e-5)
