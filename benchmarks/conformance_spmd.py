@@ -76,7 +76,10 @@ BY_DEFINITION = {
 
 def manner(told: str) -> str:
     """How a program ran, from what `explain()` tells: ", with a fallback", ", an operand gathered …" or ""."""
-    if "fallback:" in told:
+    if any(
+        not call.startswith("custom_call @lapack_")
+        for call in re.findall(r"^fallback: (.*) runs", told, re.M)
+    ):
         return ", with a fallback"
     rows = re.findall(
         r"^gathered: (\S+) reads the whole of operand (\d+), \w+\[([\d,]*)\]", told, re.MULTILINE

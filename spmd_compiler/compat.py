@@ -38,8 +38,13 @@ def backend_started() -> bool:
     return bool(_xla_bridge.backends_are_initialized())
 
 
-def lowering_platform(devices: Sequence[Any] | None) -> str:
-    """The platform whose lowering rules make programs for these devices (`cpu`, `cuda`, `tpu`); None: the default's."""
+def lowering_platform(devices: Sequence[Any] | None, abstract_device: Any = None) -> str:
+    """The platform whose lowering rules make programs for these devices, or for devices like `abstract_device` (`cpu`,
+    `cuda`, `tpu`); the default's if there are none."""
+    if abstract_device is not None:
+        if abstract_device.platform != "gpu":
+            return str(abstract_device.platform)
+        return "rocm" if "AMD" in abstract_device.device_kind else "cuda"
     client = devices[0].client if devices else _xla_bridge.get_backend()
     return getattr(client, "_raw_platform", client.platform)
 

@@ -9,29 +9,34 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
 from .errors import MeshError
 from .ir import mesh as ir_mesh
 
 
 class Mesh(ir_mesh.Mesh):
-    """Named axes over devices, row-major. `devices` is None for an abstract mesh.
+    """Named axes over devices, row-major. `devices` is None for an abstract mesh; `abstract_device` says what devices it
+    stands for, so that programs for it have their kernels.
 
     Raises MeshError for a repeated or malformed axis, for a number of devices that is not the product of the sizes,
     for a device given twice, and for devices of several kinds.
     """
 
-    __slots__ = ("_abstract", "_jax", "devices")
+    __slots__ = ("_abstract", "_jax", "abstract_device", "devices")
 
     def __init__(
-        self, axes: Iterable[tuple[str, int]] | Mapping[str, int], devices: Sequence[Any] | None = None
+        self,
+        axes: Iterable[tuple[str, int]] | Mapping[str, int],
+        devices: Sequence[Any] | None = None,
+        abstract_device: AbstractDevice | None = None,
     ):
         try:
             super().__init__(axes)
         except (ValueError, TypeError) as error:
             raise MeshError(str(error)) from None
         self.devices = None if devices is None else tuple(devices)
+        self.abstract_device = abstract_device
         self._jax: Any = None
         self._abstract: Any = None
         if self.devices is not None:
@@ -68,14 +73,17 @@ class Mesh(ir_mesh.Mesh):
     def from_jax(cls, mesh: jax.sharding.Mesh | AbstractMesh) -> Mesh:
         """From `jax.sharding.Mesh` or `AbstractMesh`."""
         axes = list(mesh.shape.items())
-        return cls(axes, list(mesh.devices.flat)) if isinstance(mesh, jax.sharding.Mesh) else cls(axes)
+        if isinstance(mesh, jax.sharding.Mesh):
+            return cls(axes, list(mesh.devices.flat))
+        return cls(axes, abstract_device=mesh.abstract_device)
 
     def to_jax(self) -> Any:
         """`jax.sharding.Mesh`, or `AbstractMesh` if there are no devices; its axes are of type Auto."""
         if self._jax is None:
             names, sizes = self.axis_names, tuple(self.shape.values())
             if self.devices is None:
-                self._jax = AbstractMesh(sizes, names, axis_types=(AxisType.Auto,) * len(names))
+                auto, device = (AxisType.Auto,) * len(names), self.abstract_device
+                self._jax = AbstractMesh(sizes, names, axis_types=auto, abstract_device=device)
             else:
                 devices = np.empty(len(self.devices), dtype=object)
                 devices[:] = self.devices
@@ -91,7 +99,8 @@ class Mesh(ir_mesh.Mesh):
         return self._abstract
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, Mesh) and self.devices != other.devices:
+        devices = self.devices, self.abstract_device
+        if isinstance(other, Mesh) and devices != (other.devices, other.abstract_device):
             return False
         return super().__eq__(other)
 
@@ -104,13 +113,17 @@ def create_mesh(
     devices: Sequence[Any] | None = None,
     *,
     abstract: bool = False,
+    abstract_device: AbstractDevice | None = None,
 ) -> Mesh:
     """A mesh over `devices` (default: all), or an abstract one of any size. `axes`: pairs or a dict of name and size,
-    major to minor. Raises MeshError if the sizes don't fit the devices."""
+    major to minor. `abstract_device`: the kind of devices that an abstract mesh stands for (default: JAX's own), such as
+    `jax.sharding.AbstractDevice("TPU v5e", 1, "tpu")`. Raises MeshError if the sizes don't fit the devices."""
     if abstract:
         if devices is not None:
             raise MeshError("an abstract mesh has no devices; drop devices= or abstract=True")
-        return Mesh(axes)
+        return Mesh(axes, abstract_device=abstract_device)
+    if abstract_device is not None:
+        raise MeshError("abstract_device= is for meshes without devices; drop it or add abstract=True")
     return Mesh(axes, list(devices) if devices is not None else jax.devices())
 
 

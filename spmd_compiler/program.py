@@ -66,7 +66,8 @@ class Program:
 
                 run.__name__ = self.name
                 traced = jax.jit(run, keep_unused=True).trace(*self.ins)
-            lowered = traced.lower(lowering_platforms=(compat.lowering_platform(mesh.devices),))
+            platform = compat.lowering_platform(mesh.devices, mesh.abstract_device)
+            lowered = traced.lower(lowering_platforms=(platform,))
         source: Any = lowered.compiler_ir()
         return Annotate(mesh, target_rules())(import_module(source, mesh)), list(
             compat.host_callbacks(lowered)

@@ -75,7 +75,9 @@ def _unpartitioned(module: Module) -> Iterator[str]:
             continue
         if book.rule(op).fallback:
             if any(v.type.size > 1 for v in op.operands):
-                yield f"fallback: {op.name} runs replicated, it has no sharded rule  {op.loc}"
+                target = op.attrs.get("call_target_name")
+                name = f"{op.name} @{target}" if target else op.name
+                yield f"fallback: {name} runs replicated, it has no sharded rule  {op.loc}"
         elif op.name not in ELEMENTWISE:
             for position, value in enumerate(op.operands):
                 if (move := gathered.get(value)) is not None:

@@ -40,6 +40,7 @@ class _Copier:
         self.module = module
         self.env: dict[Value, Value] = {}
         self.calling = ["main"]  # the functions that are being copied, outermost first
+        self.composite = ""  # the names of the composites that are being copied, as a scope of their ops
         self.caller = UNKNOWN_LOC  # of the calls that are being copied, the innermost that has a line
 
     def function(self, body: Block) -> Block:
@@ -67,9 +68,12 @@ class _Copier:
                 self.calling.append(name)
                 body = self.module.functions[name].body
                 env.update(zip(body.args, operands, strict=True))
-                outer, self.caller = self.caller, op.loc if op.loc.file else self.caller
+                outer = self.caller, self.composite
+                self.caller = op.loc if op.loc.file else self.caller
+                if op.name == "composite":
+                    self.composite += f"{op.attrs['name']}/"
                 self.copy(body.ops, ops, known)
-                self.caller = outer
+                self.caller, self.composite = outer
                 self.calling.pop()
                 env.update(zip(op.results, [env.get(v, v) for v in body.returns], strict=True))
                 continue
@@ -87,6 +91,8 @@ class _Copier:
                 not loc.file and self.caller.file
             ):  # JAX's own functions are not the user's lines, their calls are
                 loc = Loc(self.caller.file, self.caller.line, loc.scope, self.caller.column)
+            if self.composite:
+                loc = loc._replace(scope=self.composite + loc.scope)
             ops.append(Op(op.name, operands, results, op.attrs, regions, loc))
             if key is not None:
                 known[key] = results

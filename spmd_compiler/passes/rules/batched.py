@@ -6,8 +6,9 @@ cholesky, triangular_solve, and the custom calls of LAPACK, cuSOLVER and friends
 from __future__ import annotations
 
 import math
+import re
 
-from ...ir.graph import Op, Value
+from ...ir.graph import Op, Raw, Value
 from ..builder import Builder
 from ..cost import FLOP
 from .base import Dims, Rule, factored, numbered, shape_of
@@ -57,25 +58,85 @@ BATCHED_TARGETS = (
 )
 
 
+_BATCH_DIMS = re.compile(r'\bnum_batch_dims = "(\d+)"')
+
+
 def is_batched_call(op: Op) -> bool:
     target = str(op.attrs.get("call_target_name", ""))
-    return target.startswith(BATCHED_TARGETS) and not op.attrs.get("called_computations")
+    known = target.startswith(BATCHED_TARGETS) or _declared_rank(op) is not None
+    return known and not op.attrs.get("called_computations")
 
 
 def batched_call(op: Op) -> Rule:
+    """Where a solver has many right-hand sides, these are independent too."""
     values = (*op.operands, *op.results)
-    largest = max((v.type.shape for v in op.operands), key=len)
-    # pivots -> permutation works on vectors, all others on matrices
-    rank = max(0, len(largest) - (1 if "pivots" in op.attrs["call_target_name"] else 2))
-    lead = largest[:rank]
+    rank = _batch_rank(op)
+    lead = values[0].type.shape[:rank]
     if any(v.type.shape[:rank] != lead for v in values):
-        rank, lead = 0, ()
+        lead = ()
     batch = numbered(lead)
-    dims: list[Dims] = [(*batch, *(None for _ in v.type.shape[rank:])) for v in values]
-    n = len(op.operands)
-    return factored(
-        dims[:n], dims[n:], lead, _expand, work=FLOP * 10 * math.prod(largest) * (largest or (1,))[-1]
-    )
+    dims: list[Dims] = [(*batch, *(None for _ in v.type.shape[len(lead) :])) for v in values]
+    sizes = list(lead)
+    n, linear = len(op.operands), ()
+    sides = _right_hand_sides(op)
+    if sides is not None:
+        last, d = n - 1, values[n - 1].type.rank - sides
+        for i in (last, n + _solution(op)):
+            dims[i] = (*dims[i][:d], len(lead), *dims[i][d + 1 :])
+        sizes.append(values[last].type.shape[d])
+        linear = [((last,), ("sum",))] if len(op.results) == 1 else ()
+    largest = max((v.type.shape for v in op.operands), key=len)
+    work = FLOP * 10 * math.prod(largest) * (largest or (1,))[-1]
+    rule = factored(dims[:n], dims[n:], sizes, _expand_call, linear=linear, work=work)
+    rule.fallback = not sizes
+    return rule
+
+
+def _expand_call(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    """A kernel must not meet what padding happens to hold: a NaN may keep it from ending, a pivot may point anywhere."""
+    clean = []
+    for value, arg in zip(op.operands, args, strict=True):
+        assert value.layout is not None
+        clean.append(b.masked(arg, value.layout, value.type, range(value.type.rank), 0))
+    return b.local(op, clean)
+
+
+def _declared_rank(op: Op) -> int | None:
+    """The batch dims that JAX declares of its kernels."""
+    attrs = op.attrs.get("mhlo.frontend_attributes")
+    found = _BATCH_DIMS.search(attrs.text) if isinstance(attrs, Raw) else None
+    return int(found[1]) if found else None
+
+
+def _batch_rank(op: Op) -> int:
+    declared = _declared_rank(op)
+    if declared is not None:
+        return declared
+    largest = max((v.type.rank for v in op.operands), default=0)
+    # pivots -> permutation works on vectors, all others on matrices
+    return max(0, largest - (1 if "pivots" in op.attrs["call_target_name"] else 2))
+
+
+_SOLVER = re.compile(r"(lapack|cusparse|hipsparse)_\w*(trsm|gtsv|ormqr|unmqr)")
+
+
+def _right_hand_sides(op: Op) -> int | None:
+    """Of a solver the dim, counted from the end, of the last operand that numbers its right-hand sides."""
+    found = _SOLVER.match(str(op.attrs.get("call_target_name", "")))
+    config = op.attrs.get("mhlo.backend_config")
+    if found is None or not isinstance(config, Raw) or op.operands[-1].type.rank < 2:
+        return None
+    if found[2] == "gtsv":
+        return 1
+    side = re.search(r"\b(?:side|left) = (\w+)", config.text)
+    if side is None:
+        return None
+    return 1 if side[1] in (str(ord("L")), "true") else 2
+
+
+def _solution(op: Op) -> int:
+    """The result that has the shape of the right-hand sides."""
+    return max(j for j, v in enumerate(op.results) if v.type is op.operands[-1].type)
 
 
 RULES = {
