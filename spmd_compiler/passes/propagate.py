@@ -22,7 +22,7 @@ from .assignment import Assignment
 from .dynamic import Memory, View, improve
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
-from .relayout import refine
+from .relayout import nesting, refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
 
@@ -230,7 +230,7 @@ class Engine(Assignment):
 
 def _fill_open(layout: Layout, source: Layout, opened: tuple[int, ...], type: Type, mesh: Mesh) -> Layout:
     """On dims that a constraint leaves open, the value stays as it comes."""
-    layout, source = refine((layout, source), mesh)
+    layout, source = refine(nesting((layout, source), mesh), mesh)
     for dim in opened:
         if not layout.dims[dim] and not layout.axes.intersection(source.dims[dim]):
             layout = layout.with_dim(dim, source.dims[dim], source.blocks[dim] if source.blocks else 0)

@@ -52,6 +52,10 @@ def relayout_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) 
 def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     if not isinstance(type, TensorType):
         return EMPTY
+    fits = nesting((source, target), mesh)[1]
+    if fits is not target:
+        first, second = plan(type, source, fits, mesh), plan(type, fits, target, mesh)
+        return Plan(first.steps + second.steps, first.cost + second.cost)
     src, dst = refine((source, target), mesh)
     found = direct(type, src, dst, mesh)
     if found is not None:
@@ -96,7 +100,8 @@ def split(layout: Layout, pieces: dict[str, tuple[str, ...]]) -> Layout:
 
 
 def refine(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
-    """The same layouts over a common set of pieces, so that two axes are either equal or disjoint."""
+    """The same layouts over a common set of pieces, so that two axes are either equal or disjoint. Raises ValueError if
+    there is none: see `nesting`."""
     names = {a for layout in layouts for a in layout.axes}
     if not any(":" in a for a in names):
         return layouts
@@ -114,6 +119,28 @@ def refine(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
                 raise ValueError(f"the sub-axes of {name} in {', '.join(map(str, layouts))} don't nest")
             pieces[axis] = tuple(f"{name}:({lo}){hi // lo}" for lo, hi in itertools.pairwise(points))
     return tuple(split(layout, pieces) for layout in layouts)
+
+
+def nesting(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
+    """The layouts; where the sub-axes of one don't nest in those before it (as 2 and 3 of 6 don't), it comes without."""
+    if not any(x.has_pieces for x in layouts):
+        return layouts
+    cuts: dict[str, set[int]] = {}
+    found: list[Layout] = []
+    for layout in layouts:
+        own: dict[str, set[int]] = {}
+        for axis in layout.axes:
+            name, pre, size = parse_axis(axis)
+            own.setdefault(name, set()).update((pre, pre * (size if size is not None else mesh.shape[name])))
+        clash: set[str] = set()
+        for name, points in own.items():
+            together = cuts.get(name, set()) | points
+            if any(hi % lo for lo, hi in itertools.pairwise(sorted(together))):
+                clash.add(name)
+            else:
+                cuts[name] = together
+        found.append(layout.drop(a for a in layout.axes if parse_axis(a)[0] in clash))
+    return tuple(found)
 
 
 # ------------------------------------------------------------------------------------------------ the search

@@ -15,7 +15,7 @@ from ...ir.layout import Layout, canonical, local_block, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..cost import prices
-from ..relayout import refine
+from ..relayout import nesting, refine
 
 if TYPE_CHECKING:
     from ..assignment import Costs
@@ -381,7 +381,7 @@ def _axis_order(
     cut to common pieces, so the returned operands and results may be spelled finer."""
     seen = [x for i in ins for x in (i.layout, *i.others)] + [x for o in outs for x in o.demands or ()]
     if any(":" in a for x in seen for a in x.axes):
-        fine = iter(refine(tuple(seen), mesh))
+        fine = iter(refine(nesting(tuple(seen), mesh), mesh))
         ins = tuple(In(i.type, next(fine), tuple(next(fine) for _ in i.others)) for i in ins)
         outs = tuple(
             Out(o.type, None if o.demands is None else tuple(next(fine) for _ in o.demands)) for o in outs
