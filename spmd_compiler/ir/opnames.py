@@ -34,8 +34,8 @@ manual_computation named_computation propagation_barrier reduce_scatter replicat
 sharded_to_unreduced sharding_constraint sharding_group
 """
 _OWN = """
-axis_index call enter_manual leave_manual manual_computation padded_select_and_scatter relayout sharding_constraint
-splice
+axis_index call dynamic_roll enter_manual leave_manual manual_computation padded_select_and_scatter relayout
+sharding_constraint splice
 """
 
 OP_NAMES = frozenset(

@@ -19,8 +19,9 @@ from .simplify import drop_unused
 
 @dataclass(frozen=True)
 class MergeMoves:
-    """Introduces `splice`, the concatenation along `dimension` of positions [starts[i], limits[i]) of operand i, and
-    `padded_select_and_scatter`, which pads its first operand with its last one, and crops the result."""
+    """Introduces `splice`, the concatenation along `dimension` of positions [starts[i], limits[i]) of operand i,
+    `dynamic_roll`, which starts at a traced place of an operand and goes around, and `padded_select_and_scatter`, which
+    pads its first operand with its last one, and crops the result."""
 
     name: ClassVar[str] = "merge_moves"
 
@@ -174,6 +175,20 @@ def _parts(value: Value, d: int, defs: Defs) -> list[tuple[Value, int, int]]:
     return [(value, 0, value.type.shape[d])]
 
 
+def _dynamic_slice(op: Op, defs: Defs) -> list[Op] | None:
+    """As much as there is of a value that is there twice: a roll."""
+    twice = defs.get(op.operands[0])
+    if twice is None or twice.name != "splice" or len(twice.operands) != 2:
+        return None
+    d, source = twice.attrs["dimension"], twice.operands[0]
+    size = source.type.shape[d]
+    if twice.attrs["starts"] != (0, 0) or twice.attrs["limits"] != (size, size):
+        return None
+    if source.type is not op.results[0].type:
+        return None
+    return [Op("dynamic_roll", [source, op.operands[1 + d]], op.results, {"dimension": d}, (), op.loc)]
+
+
 def _scatter(op: Op, defs: Defs) -> list[Op] | None:
     return known_updates.scatter(op, defs) or row_lookups.scatter(op, defs)
 
@@ -184,6 +199,7 @@ _MERGES = {
     "concatenate": _concatenate,
     "reduce_window": pad_windows.reduce_window,
     "convolution": pad_windows.convolution,
+    "dynamic_slice": _dynamic_slice,
     "dynamic_update_slice": known_updates.dynamic_update_slice,
     "gather": row_lookups.gather,
     "scatter": _scatter,

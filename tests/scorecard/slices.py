@@ -153,3 +153,9 @@ def random_normal() -> Program:
 @bug("jax-ml/jax#15773", what="roll by a traced shift", sent=2 * 7 / 8 * 64 * 64 * 4 / 8, x=8)
 def rolled_by_traced_shift() -> Program:
     return Program(lambda x, s: jnp.roll(x, s, 0), (normal(64, 64), np.int32(37)), (P("x"), P()), P("x"))
+
+
+# by one block, two, and four, as the bits of the shift say, and by a part of a block
+@bug("jax-ml/jax#15773", what="roll of one dim by a traced shift", sent=4 * 4096 * 4 / 8, x=8)
+def row_rolled_by_traced_shift() -> Program:
+    return Program(lambda x, s: jnp.roll(x, s), (normal(4096), np.int32(2500)), (P("x"), P()), P("x"))

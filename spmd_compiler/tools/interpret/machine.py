@@ -30,6 +30,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "dynamic_slice": structure.dynamic_slice,
     "dynamic_update_slice": structure.dynamic_update_slice,
     "splice": structure.splice,
+    "dynamic_roll": structure.dynamic_roll,
     "gather": structure.gather,
     "dot_general": compute.dot_general,
     "convolution": windows.convolution,

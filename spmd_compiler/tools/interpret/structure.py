@@ -59,6 +59,11 @@ def dynamic_update_slice(op: Op, x: Array, update: Array, *starts: Array) -> Arr
     return out
 
 
+def dynamic_roll(op: Op, x: Array, start: Array) -> Array:
+    d = op.attrs["dimension"]
+    return np.roll(x, -min(max(int(start), 0), x.shape[d]), d)
+
+
 def splice(op: Op, *xs: Array) -> Array:
     d = op.attrs["dimension"]
     rows = zip(xs, op.attrs["starts"], op.attrs["limits"], strict=True)

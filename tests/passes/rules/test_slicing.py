@@ -88,16 +88,29 @@ def test_gradient_of_a_slice():
     assert all(c.bytes_per_device <= 5 * 8 * 4 for c in gathered(lowered))  # the window at most, never x
 
 
-def test_roll_by_a_traced_shift():
-    x = sample(1024, 8)
+@few
+@given(st.data(), st.sampled_from([*MESHES, (("a", 5),), (("a", 7),)]), st.integers(1, 40), st.booleans())
+def test_roll_by_a_traced_shift(data, axes, size, rows):
+    x = sample(size, 3) if rows else sample(size)
+    spec = P(tuple(a for a, _ in axes))
+    shift = start_of(data, size)
+    with spread_out("dynamic_roll"):
+        run(lambda x, i: jnp.roll(x, i, 0) * 2, [x, shift], axes, [spec, P()], out=spec)
+
+
+def test_roll_by_a_traced_shift_sends_a_few_blocks():
+    x = sample(4096)
     step = spmd.spmd_jit(
-        lambda x, i: jnp.roll(x, i, 0) * 2,
+        jnp.roll,
         mesh=spmd.create_mesh([("a", 8)]),
         in_layouts=(P("a"), P()),
         out_layouts=P("a"),
     )
-    for shift in (0, 1, -1, 500, 5000):
-        np.testing.assert_array_equal(step(x, np.int32(shift)), np.roll(x, shift, 0) * 2)
+    for shift in (0, 1, -1, 500, 512, 5000):
+        np.testing.assert_array_equal(step(x, np.int32(shift)), np.roll(x, shift))
+    sent = step.lower(x, np.int32(0)).collectives()
+    assert {c.kind for c in sent} == {"collective_permute"}
+    assert sum(c.bytes_per_device for c in sent) == 4 * x.nbytes / 8
 
 
 @pytest.mark.parametrize("value", [np.inf, np.nan])
