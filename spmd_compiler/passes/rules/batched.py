@@ -61,10 +61,13 @@ BATCHED_TARGETS = (
 _BATCH_DIMS = re.compile(r'\bnum_batch_dims = "(\d+)"')
 
 
-def is_batched_call(op: Op) -> bool:
+def is_known_kernel(op: Op) -> bool:
     target = str(op.attrs.get("call_target_name", ""))
-    known = target.startswith(BATCHED_TARGETS) or _declared_rank(op) is not None
-    return known and not op.attrs.get("called_computations")
+    return target.startswith(BATCHED_TARGETS) and not op.attrs.get("called_computations")
+
+
+def declares_batch(op: Op) -> bool:
+    return _declared_rank(op) is not None and not op.attrs.get("called_computations")
 
 
 def batched_call(op: Op) -> Rule:
@@ -98,7 +101,8 @@ def _expand_call(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     for value, arg in zip(op.operands, args, strict=True):
         assert value.layout is not None
         clean.append(b.masked(arg, value.layout, value.type, range(value.type.rank), 0))
-    return b.local(op, clean)
+    attrs = {k: v for k, v in op.attrs.items() if k != "sharding_rule"}  # JAX's, of the whole shapes
+    return b.local(op, clean, attrs)
 
 
 def _declared_rank(op: Op) -> int | None:

@@ -76,9 +76,11 @@ def replicated(op: Op) -> Rule:
 
 
 def _make(op: Op, scalars: Scalars) -> Rule:
+    if op.name == "custom_call" and batched.is_known_kernel(op):  # JAX's own rules for these know less
+        return batched.batched_call(op)
     if op.name == "custom_call" and custom.has_rule(op):
         return custom.custom_rule(op)
-    if op.name == "custom_call" and batched.is_batched_call(op):
+    if op.name == "custom_call" and batched.declares_batch(op):
         return batched.batched_call(op)
     if op.name == "custom_call" and approx_top_k.is_approx_top_k(op):
         return approx_top_k.approx_top_k(op)
