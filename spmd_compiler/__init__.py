@@ -35,6 +35,7 @@ from .runtime import (
 from .sharding_rule import sharding_rule
 from .target_rules import register_sharding_rule
 from .transforms import register_rules
+from .unit_transforms import register_unit_rules
 
 __all__ = [
     "UNSHARDED",
@@ -81,3 +82,4 @@ __all__ = [
 ]
 
 register_rules()  # jax.grad, jax.vmap … of a program
+register_unit_rules()  # … of a function with a sharding rule

@@ -13,7 +13,7 @@ import numpy as np
 from . import compat
 from .errors import ArgumentError
 from .target_rules import rule_text
-from .units import Unit, unit_p
+from .units import Unit, bind, struct_key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -82,16 +82,12 @@ class _Ruled:
         with suppress(TypeError):  # not hashable: two such calls are two units
             call = self._units.setdefault((tree, statics), call)
         unit = call.unit(self._rule)
-        outs = unit_p.bind(*arrays, unit=unit)
-        return jax.tree.unflatten(call.out_trees[_shapes(arrays)], outs)
+        outs = bind(unit, arrays, unit.outs(arrays))
+        return jax.tree.unflatten(call.out_trees[struct_key(arrays)], outs)
 
 
 def _is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray | np.generic)
-
-
-def _shapes(arrays: Sequence[Any]) -> tuple[Any, ...]:
-    return tuple((x.shape, x.dtype) for x in arrays)
 
 
 class _Call:
@@ -107,12 +103,12 @@ class _Call:
 
     def unit(self, rule: str) -> Unit:
         if self._unit is None:
-            self._unit = Unit(getattr(self._function, "__name__", "function"), self.run, rule)
+            self._unit = Unit(getattr(self._function, "__name__", "function"), lambda results: self.run, rule)
         return self._unit
 
     def run(self, *arrays: Any) -> list[Any]:
         given = iter(arrays)
         leaves = [next(given) if s is None else s[0] for s in self._statics]
         args, kwargs = jax.tree.unflatten(self._tree, leaves)
-        outs, self.out_trees[_shapes(arrays)] = jax.tree.flatten(self._function(*args, **kwargs))
+        outs, self.out_trees[struct_key(arrays)] = jax.tree.flatten(self._function(*args, **kwargs))
         return [jax.numpy.asarray(x) for x in outs]

@@ -42,25 +42,36 @@ class Localizer(Protocol):
         ...
 
 
+Run = Callable[..., Sequence[Any]]
+
+
 class Unit:
     """A function of arrays that returns a list of arrays, with a rule; it runs on blocks as it does on whole arrays.
-    `linear`: in how many of its last arguments it is linear. `derived`: see `unit_transforms`."""
 
-    def __init__(self, name: str, run: Callable[..., Sequence[Any]], rule: str, linear: int = 0):
+    `run_for`: the function, for results of given shapes (which most functions know by themselves). `derived`: see
+    `unit_transforms`."""
+
+    def __init__(self, name: str, run_for: Callable[[tuple[Any, ...]], Run], rule: str):
         self.name = name
-        self.run = run
         self.rule = rule
-        self.linear = linear
-        self.derived: dict[Any, Any] = {}
+        self.derived: dict[Any, Unit] = {}
+        self._run_for = run_for
+        self._runs: dict[Any, Run] = {}
         self._outs: dict[Any, list[jax.ShapeDtypeStruct]] = {}
+
+    def run_for(self, results: Sequence[Any]) -> Run:
+        """The same function for the same results."""
+        key = struct_key(results)
+        if key not in self._runs:
+            self._runs[key] = self._run_for(tuple(results))
+        return self._runs[key]
 
     def outs(self, args: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
         """What it returns for arguments like these."""
-        key = tuple((a.shape, a.dtype) for a in args)
+        key = struct_key(args)
         if key not in self._outs:
-            self._outs[key] = list(
-                jax.eval_shape(self.run, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args))
-            )
+            structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in args]
+            self._outs[key] = list(jax.eval_shape(self.run_for(()), *structs))
         return self._outs[key]
 
     def localize(self, op: Op, mesh: Mesh, blocks: Blocks) -> Local:
@@ -71,7 +82,7 @@ class Unit:
         shapes = ", ".join(map(str, types))
         about = f"{op.loc}: {self.name} runs on blocks, by its sharding rule {self.rule!r}"
         try:
-            body = blocks.of(self.run, types)
+            body = blocks.of(self.run_for([_struct(t) for t in wanted]), types)
         except (TypeError, ValueError, AssertionError) as error:
             raise LayoutError(f"{about}, but on ({shapes}) it fails: {error}") from error
         made = [v.type for v in body.returns]
@@ -81,6 +92,16 @@ class Unit:
                 f"({', '.join(map(str, wanted))})"
             )
         return Local(body, ins, outs)
+
+
+def struct_key(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Shapes and dtypes, hashable."""
+    return tuple((tuple(x.shape), x.dtype) for x in values)
+
+
+def _struct(type: Any) -> jax.ShapeDtypeStruct:
+    assert isinstance(type, TensorType)
+    return jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype))
 
 
 # What custom calls of programs stand for, by their backend_config. Whoever holds the program keeps it alive.
@@ -108,16 +129,16 @@ class Blocks:
         self.callbacks = callbacks
         self._made: dict[Any, Block] = {}
 
-    def of(self, run: Callable[..., Sequence[Any]], types: Sequence[Any]) -> Block:
+    def of(self, run: Run, types: Sequence[Any]) -> Block:
         """The ops of `run` for local arguments of these types. Collectives over the mesh's axes may be among them."""
         key = (run, tuple(types))
         if key not in self._made:
             self._made[key] = self._trace(run, types)
         return self._made[key]
 
-    def _trace(self, run: Callable[..., Sequence[Any]], types: Sequence[TensorType]) -> Block:
+    def _trace(self, run: Run, types: Sequence[TensorType]) -> Block:
         mesh, whole = self.mesh, jax.sharding.PartitionSpec()
-        structs = [jax.ShapeDtypeStruct(t.shape, numpy_dtype(t.dtype)) for t in types]
+        structs = [_struct(t) for t in types]
         wide = any(t.dtype in _WIDE for t in types)
         mapped = jax.shard_map(
             lambda *xs: list(run(*xs)), mesh=mesh.to_jax(), in_specs=whole, out_specs=whole, check_vma=False
@@ -172,13 +193,24 @@ def _without_region(body: Block) -> Block:
 # ------------------------------------------------------------------------------------------- the primitive
 unit_p = compat.primitive(
     "spmd_unit",
-    lambda *args, unit: [compat.shaped_array(s.shape, s.dtype) for s in unit.outs(args)],
+    lambda *args, unit, outs: [compat.shaped_array(s.shape, s.dtype) for s in outs],
 )
-unit_p.def_impl(lambda *args, unit: list(unit.run(*args)))
-compat.register_function_lowering(unit_p, lambda *args, unit: list(unit.run(*args)))
 
 
-def _marker(ins: Any, outs: Any, *, unit: Unit) -> compat.Marker:
+def bind(unit: Unit, args: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """The unit on (traced) arguments. `outs`: what it returns for these."""
+    return list(unit_p.bind(*args, unit=unit, outs=tuple(outs)))
+
+
+def _plainly(*args: Any, unit: Unit, outs: tuple[Any, ...]) -> list[Any]:
+    return list(unit.run_for(outs)(*args))
+
+
+unit_p.def_impl(_plainly)
+compat.register_function_lowering(unit_p, _plainly)
+
+
+def _marker(ins: Any, results: Any, *, unit: Unit, outs: Any) -> compat.Marker:
     return compat.Marker(UNIT, key_of(unit), unit.rule, unit)
 
 

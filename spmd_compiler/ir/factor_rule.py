@@ -13,12 +13,13 @@ Dims = tuple[tuple[int, ...], ...]  # of one value: the factors of each dim, maj
 
 @dataclass(frozen=True)
 class FactorRule:
-    """A rule for values of given shapes; factors are numbered. `reduced`: how to join what devices make of their
+    """A rule for values of given shapes; factors are numbered, `names` are those in its text. `reduced`: how to join what devices make of their
     blocks, for results without that factor. `cut`: factors that blocks of dims can stand for; of these `permuted`
     makes devices exchange data, and only `padded` may have blocks that reach beyond the end."""
 
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
+    names: tuple[str, ...]
     sizes: tuple[int, ...]
     reduced: dict[int, str]
     cut: frozenset[int]
@@ -124,6 +125,7 @@ class _Fitter:
         return FactorRule(
             tuple(values[: self.split]),
             tuple(values[self.split :]),
+            tuple(_group(f) for f in number),
             tuple(sizes[f] for f in number),
             {number[f]: kind for f, kind in reduced.items()},
             frozenset(number[f] for f in cut),
