@@ -16,11 +16,11 @@ from .dtensor import (
 from .errors import ArgumentError, LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
 from .estimates import Cost, Memory
 from .frontend import from_stablehlo
-from .hardware import Hardware
 from .jit import spmd_jit
 from .layout import UNSHARDED, Layout
 from .lowered import Compiled, Lowered
 from .mesh import Mesh, create_mesh, default_mesh, get_default_mesh
+from .passes.hardware import Hardware
 from .passes.pipeline import Options
 from .passes.report import Collective
 from .runtime import (

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .hardware import Hardware
 from .ir.graph import Module
 from .passes.estimate import peak_bytes, work
+from .passes.hardware import Hardware
 from .passes.report import Collective
+from .passes.timeline import timeline
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,9 @@ class Cost:
     """What one call does on each device.
 
     flops: floating point operations, by element type. bytes_accessed: what the ops read and write, unfused.
-    comm_bytes: bytes sent, and messages: collectives run, by (kind, axes). compute_seconds, comm_seconds: by the model of
-    `hardware`; an alpha-beta model for the links (Hockney 1994), the slower of arithmetic and memory for the rest.
+    comm_bytes: bytes sent, and messages: collectives run, by (kind, axes). compute_seconds, comm_seconds: what each takes
+    alone, by the model of `hardware`; an alpha-beta model for the links (Hockney 1994), per op the slower of arithmetic and
+    memory for the rest. exposed_seconds: what communication adds where both run at the same time as far as data allows.
     """
 
     hardware: str
@@ -27,6 +29,12 @@ class Cost:
     messages: dict[tuple[str, tuple[str, ...]], int]
     compute_seconds: float
     comm_seconds: float
+    exposed_seconds: float
+
+    @property
+    def hidden_seconds(self) -> float:
+        """Communication behind which there is work to do."""
+        return self.comm_seconds - self.exposed_seconds
 
     @property
     def seconds(self) -> float:
@@ -47,16 +55,13 @@ def estimate_cost(module: Module, collectives: Sequence[Collective], hardware: H
     flops, touched = work(module)
     sent: dict[tuple[str, tuple[str, ...]], float] = {}
     messages: dict[tuple[str, tuple[str, ...]], int] = {}
-    seconds = 0.0
     for c in collectives:
         key = (c.kind, c.axes)
         sent[key] = sent.get(key, 0.0) + c.bytes_per_device * c.trips
         messages[key] = messages.get(key, 0) + c.trips
-        bandwidth, latency = hardware.link(c.axes)
-        seconds += c.trips * (c.bytes_per_device / bandwidth + latency)
-    arithmetic = sum(n / hardware.peak(dtype) for dtype, n in flops.items())
-    compute = max(arithmetic, touched / hardware.memory_bandwidth)
-    return Cost(hardware.name, dict(flops), touched, sent, messages, compute, seconds)
+    compute, communication, total = timeline(module, hardware)
+    exposed = max(0.0, total - compute)
+    return Cost(hardware.name, dict(flops), touched, sent, messages, compute, communication, exposed)
 
 
 def estimate_memory(module: Module, donated: Sequence[int]) -> Memory:

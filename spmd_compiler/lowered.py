@@ -9,12 +9,12 @@ import jax
 
 from .errors import ArgumentError, MeshError
 from .estimates import Cost, Memory, estimate_cost, estimate_memory
-from .hardware import PRESETS, Hardware
 from .ir import layout as ir_layout
 from .ir.exporter import export_text
 from .ir.graph import Module
 from .layout import Layout
 from .partitioned import Partitioned
+from .passes.hardware import Hardware, find_hardware
 from .passes.report import Collective, collectives, explain
 from .placement import Placer
 from .signature import Call
@@ -71,13 +71,9 @@ class Lowered:
         return sum(c.bytes_per_device * c.trips for c in self.collectives())
 
     def cost(self, hardware: Hardware | str = "cpu") -> Cost:
-        """What one call does on each device, and how long that might take on `hardware`: a preset by
-        name, or a `Hardware` of your own. Raises ArgumentError for a name that is not there."""
-        if isinstance(hardware, str):
-            if hardware not in PRESETS:
-                raise ArgumentError(f"no hardware {hardware!r}; there are {', '.join(PRESETS)}")
-            hardware = PRESETS[hardware]
-        return estimate_cost(self._partitioned.module, self.collectives(), hardware)
+        """What one call does on each device, and how long that might take on `hardware`: a preset by name, a TOML file, or
+        a `Hardware` of your own. Raises ArgumentError for one that is not there."""
+        return estimate_cost(self._partitioned.module, self.collectives(), find_hardware(hardware))
 
     def memory(self) -> Memory:
         """Bytes on each device: arguments, results, and the most that is live at once, by an estimate before XLA."""

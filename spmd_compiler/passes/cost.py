@@ -2,32 +2,71 @@
 
 Ring model, group of n, bytes per device: all-reduce 2(n-1)/n·B, all-gather (n-1)/n·B_out, reduce-scatter (n-1)/n·B_in,
 all-to-all (n-1)/n·B, collective-permute B (Thakur, Rabenseifner, Gropp 2005). The assignment of layouts compares costs
-in bytes: a collective counts as `Prices.message` more, local work as `WORK` per byte touched and `FLOP` per operation. These
-are of the order of what accelerators do while a link sends one byte; sums that no link speed would change decide alike.
+in bytes: collectives and local work weigh what `Prices` says. The usual ones are of the order of what accelerators do while
+a link sends one byte, with messages cheap, so that few bytes come first; those of a hardware model minimise its time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..ir.graph import Module
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
+from .hardware import Hardware
 
 if TYPE_CHECKING:
     from .relayout_steps import Step
 
-WORK = 5e-3  # bytes that touching one byte of memory weighs: memory is far faster than a link, and most touches fuse
-FLOP = 1e-2  # bytes that one floating point operation weighs: most run far below a chip's peak
+
+class Work(NamedTuple):
+    """What an op does on its whole operands. touched: bytes read and written; flops: operations on `dtype`."""
+
+    touched: float = 0.0
+    flops: float = 0.0
+    dtype: str = "f32"
 
 
 @dataclass(frozen=True)
 class Prices:
-    """message: bytes that one more collective weighs, which is what a link sends while one starts."""
+    """What things weigh, in bytes over the usual link. message: one more collective, which is what a link sends while one
+    starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. flop: an operation, most of
+    which run far below a chip's peak. hardware: prices by mesh axis and element type, instead."""
 
     message: float = 1024.0
+    touch: float = 5e-3
+    flop: float = 1e-2
+    hardware: Hardware | None = None
+
+    @classmethod
+    def of(cls, hardware: Hardware) -> Prices:
+        link = hardware.link_bandwidth
+        return cls(
+            hardware.link_latency * link,
+            FUSED * link / hardware.memory_bandwidth,
+            link / hardware.peak("default"),
+            hardware,
+        )
+
+    def work(self, work: Work) -> float:
+        hw = self.hardware
+        flop = self.flop if hw is None else hw.link_bandwidth / hw.peak(work.dtype)
+        return self.touch * work.touched + flop * work.flops
+
+    def send(self, axes: Iterable[str], sent: float, messages: int = 1) -> float:
+        """Some messages over mesh axes, with the bytes that a device sends in all of them."""
+        hw = self.hardware
+        if hw is None or not hw.axes:
+            return sent + messages * self.message
+        bandwidth, latency = hw.link(tuple(axes))
+        return (sent / bandwidth + messages * latency) * hw.link_bandwidth
+
+
+FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
+USUAL = Prices()
 
 
 def prices(mesh: Mesh) -> Prices:
@@ -35,17 +74,15 @@ def prices(mesh: Mesh) -> Prices:
     return mesh.cache.get("prices", USUAL)
 
 
-def priced(module: Module) -> Module:
+def priced(module: Module, hardware: Hardware | None) -> Module:
     """The module on a mesh of its own with prices. A program whose largest value has less bytes than some messages weigh is
     all latency, whichever way it runs: there bytes should decide, so messages weigh in proportion to that value."""
     values = [v for op in module.walk() for v in op.results] + module.main.body.args
     largest = max((v.type.nbytes for v in values), default=0)
     mesh = Mesh(module.mesh.axes)
-    mesh.cache["prices"] = Prices(min(USUAL.message, largest / 16))
+    small = replace(USUAL, message=min(USUAL.message, largest / 16))
+    mesh.cache["prices"] = small if hardware is None else Prices.of(hardware)
     return Module(mesh, module.functions, module.name, module.attrs)
-
-
-USUAL = Prices()
 
 
 def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
@@ -68,24 +105,16 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     """Cost of one step of a relayout plan, in bytes."""
     local = local_type(type, step.source, mesh).nbytes
     target = local_type(type, step.target, mesh).nbytes
-    touched, message = WORK * (local + target), prices(mesh).message
+    price, n = prices(mesh), mesh.axes_size(step.axes)
+    touched = price.touch * (local + target)
     if step.kind in ("slice", "to_partial"):
         return touched
-    if step.kind == "reblock":
-        return touched + message + local  # two neighbours exchange at most a block
-    if step.kind == "collective_permute":
-        return touched + message + local
+    sent, messages = float(local), 1  # a permute; reblocked, two neighbours exchange at most a block
     if step.kind == "exchange":
-        return 2 * touched + mesh.axes_size(step.axes) * message + local
-    if step.kind == "all_gather":
-        n = mesh.axes_size(step.axes)
-        return touched + message + (n - 1) * local
-    if step.kind in ("reduce_scatter", "all_to_all"):
+        touched, messages = 2 * touched, n
+    elif step.kind in ("reduce_scatter", "all_to_all"):
         # the dim that is split may have to be padded to a multiple first
-        n = mesh.axes_size(step.axes)
-        return (
-            touched
-            + message
-            + (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
-        )
-    return touched + message + ring_bytes(step.kind, mesh.axes_size(step.axes), local)
+        sent = (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
+    elif step.kind not in ("reblock", "collective_permute"):
+        sent = ring_bytes(step.kind, n, local)
+    return touched + price.send(step.axes or step.source.axes | step.target.axes, sent, messages)

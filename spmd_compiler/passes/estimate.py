@@ -12,7 +12,7 @@ from ..ir.trips import trip_count
 from ..ir.types import TensorType
 
 # what XLA does without touching memory
-_FREE = {
+FREE = {
     "constant",
     "reshape",
     "while",
@@ -67,7 +67,7 @@ def work(module: Module) -> tuple[Counter[str], float]:
     for op, trips in walk(module.main.body):
         if count := flops(op):
             operations[op.results[0].type.dtype] += int(count * trips)
-        if op.name not in _FREE and op.name not in COLLECTIVES:
+        if op.name not in FREE and op.name not in COLLECTIVES:
             touched += trips * sum(v.type.nbytes for v in (*op.operands, *op.results))
     return operations, touched
 

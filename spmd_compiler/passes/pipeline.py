@@ -11,6 +11,7 @@ from .barriers import SplitBarriers
 from .boundary import Boundary
 from .cost import priced
 from .expand import Expand
+from .hardware import Hardware, find_hardware
 from .manager import Callback, Check, Pass, run_passes
 from .merge_moves import MergeMoves
 from .open_regions import OpenRegions
@@ -25,10 +26,12 @@ STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees
 
 @dataclass(frozen=True)
 class Options:
-    """sweeps: rounds of improvement after propagation; 0 is plain propagation. verify: check the IR after every pass."""
+    """sweeps: rounds of improvement after propagation; 0 is plain propagation. verify: check the IR after every pass.
+    hardware: minimise the time of this model (a `Hardware`, a preset's name, or a TOML file) instead of bytes sent."""
 
     sweeps: int = 2
     verify: bool = True
+    hardware: Hardware | str | None = None
 
 
 def compile_module(
@@ -41,6 +44,7 @@ def compile_module(
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
     after each pass. `units`: what custom calls with these backend_configs run on a device."""
     options = options or Options()
+    hardware = None if options.hardware is None else find_hardware(options.hardware)
     passes: list[Pass] = [
         Boundary(),
         Simplify(),
@@ -58,7 +62,7 @@ def compile_module(
         return (verify, verify_layouts) if isinstance(done, Propagate) else (verify,)
 
     stages = {"import": module}
-    for done, result in run_passes(priced(module), passes, checks, callback):
+    for done, result in run_passes(priced(module, hardware), passes, checks, callback):
         if done.name in STAGES:
             stages[done.name] = result
     return stages

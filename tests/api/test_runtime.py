@@ -165,6 +165,7 @@ def test_cost_and_memory():
     assert cost.comm_bytes == {("all_reduce", ("b",)): lowered.comm_bytes()}
     assert cost.messages == {("all_reduce", ("b",)): 1}
     assert cost.seconds == cost.compute_seconds + cost.comm_seconds > 0
+    assert 0 < cost.exposed_seconds <= cost.comm_seconds and cost.hidden_seconds >= 0
     assert lowered.cost("h100-nvlink").seconds < cost.seconds
     memory = lowered.memory()
     assert (memory.arguments, memory.results) == (4 * (2 * 3 + 3 * 16), 4 * 2 * 16)

@@ -11,7 +11,7 @@ import re
 from ...ir.graph import Op, Raw, Value
 from ...ir.types import TensorType, Type
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 
 _CONFIG = "mhlo.backend_config"
@@ -47,7 +47,7 @@ def approx_top_k(op: Op) -> Rule:
     if _field(op, "aggregate_to_topk") == "true" and shape[d] > 1 and ordered:
         extra.append(Strategy(((d,) * n) + (R,) * n, (R,) * n, d, exchange))
     result = tuple(None if i == d else i for i in dims)
-    work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
     return factored([dims] * n + [()] * n, [result] * n, shape, _expand, whole=[d], extra=extra, work=work)
 
 

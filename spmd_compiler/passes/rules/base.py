@@ -14,13 +14,14 @@ from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical, local_block, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
-from ..cost import prices
+from ..cost import Work, prices
 from ..relayout import nesting, refine
 
 if TYPE_CHECKING:
     from ..assignment import Costs
     from ..builder import Builder
 
+NOTHING = Work()
 R = -1  # replicated; a dim index means sharded on that dim, a str is the kind of a partial
 Placement = int | str
 Dims = Sequence[int | None]  # the factor of each dim; None: the dim must be whole
@@ -69,7 +70,8 @@ class Rule:
     """The rule of one op instance.
 
     operands, results: per value the factor of each dim. sizes: the factors' sizes. strategies: the first replicates
-    everything. even: factors that can only be cut in equal parts. work: bytes touched and flops, in the cost model's unit, by the whole op. expand: emits the local ops.
+    everything. even: factors that can only be cut in equal parts. work: of the whole op. expand:
+    emits the local ops.
     """
 
     __slots__ = (
@@ -94,7 +96,7 @@ class Rule:
         sizes: Sequence[int],
         strategies: Iterable[Strategy],
         expand: Expand,
-        work: float = 0.0,
+        work: Work = NOTHING,
         fallback: bool = False,
         even: Iterable[int] = (),
     ):
@@ -131,7 +133,7 @@ class Rule:
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
         order, ins, outs = _axis_order(ins, outs, costs.mesh)
         if not order:
-            return self._replicated(ins, outs)
+            return self._replicated(ins, outs, costs.mesh)
         pick = dict.fromkeys(order, self.strategies[0])
         # start from where the operands are, so that the first axes see true local sizes
         for axis in order:
@@ -155,11 +157,11 @@ class Rule:
             results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
         )
 
-    def _replicated(self, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
+    def _replicated(self, ins: tuple[In, ...], outs: tuple[Out, ...], mesh: Mesh) -> Choice:
         return Choice(
             tuple(Layout.replicated(x.type.rank) for x in ins),
             tuple(Layout.replicated(x.type.rank) for x in outs),
-            self.work,
+            prices(mesh).work(self.work),
         )
 
     def _options(self, axis: str, ins: tuple[In, ...], outs: tuple[Out, ...]) -> list[Strategy]:
@@ -274,13 +276,14 @@ class Rule:
         ]
         if any(len({kind for _, kind in x.partial}) > 1 for x in (*demands, *results)):
             return None  # a sum of products is no product of sums: partials of two kinds at once have no one meaning
-        cost = self.work / shards
+        price = prices(mesh)
+        cost = price.work(self.work) / shards
         for s, axes in factors.values():
             if s.exchange:
                 local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
                 local_outs = [local_type(t, r, mesh) for t, r in zip(outs, results, strict=True)]
                 sent, messages = s.exchange(mesh.axes_size(axes), local_ins, local_outs)
-                cost += sent + messages * prices(mesh).message
+                cost += price.send(axes, sent, messages)
         return Choice(tuple(demands), tuple(results), cost, order, picks)
 
     def _blocks(
@@ -409,7 +412,7 @@ def factored(
     exchange: dict[int, Exchange] | None = None,
     even: Iterable[int] = (),
     extra: Iterable[Strategy] = (),
-    work: float = 0.0,
+    work: Work = NOTHING,
 ) -> Rule:
     """A rule from factors.
 

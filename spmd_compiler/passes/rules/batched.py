@@ -10,7 +10,7 @@ import re
 
 from ...ir.graph import Op, Raw, Value
 from ..builder import Builder
-from ..cost import FLOP
+from ..cost import Work
 from .base import Dims, Rule, factored, numbered, shape_of
 
 
@@ -21,7 +21,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
 def cholesky(op: Op) -> Rule:
     shape = shape_of(op.operands[0])
     dims: Dims = (*numbered(shape[:-2]), None, None)
-    return factored([dims], [dims], shape[:-2], _expand, work=FLOP * math.prod(shape) * shape[-1] / 3)
+    return factored([dims], [dims], shape[:-2], _expand, work=Work(flops=math.prod(shape) * shape[-1] / 3))
 
 
 def triangular_solve(op: Op) -> Rule:
@@ -37,7 +37,7 @@ def triangular_solve(op: Op) -> Rule:
         [*a[:-2], free],
         _expand,
         linear=[((1,), ("sum",))],
-        work=FLOP * math.prod(b) * a[-1],
+        work=Work(flops=math.prod(b) * a[-1]),
     )
 
 
@@ -89,7 +89,7 @@ def batched_call(op: Op) -> Rule:
         sizes.append(values[last].type.shape[d])
         linear = [((last,), ("sum",))] if len(op.results) == 1 else ()
     largest = max((v.type.shape for v in op.operands), key=len)
-    work = FLOP * 10 * math.prod(largest) * (largest or (1,))[-1]
+    work = Work(flops=10 * math.prod(largest) * (largest or (1,))[-1])
     rule = factored(dims[:n], dims[n:], sizes, _expand_call, linear=linear, work=work)
     rule.fallback = not sizes
     return rule

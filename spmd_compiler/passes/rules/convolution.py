@@ -13,7 +13,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import is_even, local_type
 from ...ir.types import Type
 from ..builder import Builder
-from ..cost import FLOP, WORK
+from ..cost import Work
 from .base import R, Rule, Strategy, factored, shape_of
 from .windows import Extent, fetch, window_price
 
@@ -101,7 +101,7 @@ def convolution(op: Op) -> Rule:
         even=even,
         linear=[((0,), ("sum",)), ((1,), ("sum",))],
         extra=extra,
-        work=FLOP * flops + WORK * sum(v.type.nbytes for v in (*op.operands, *op.results)),
+        work=Work(sum(v.type.nbytes for v in (*op.operands, *op.results)), flops, op.results[0].type.dtype),
     )
 
 

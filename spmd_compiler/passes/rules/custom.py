@@ -11,7 +11,7 @@ from ...ir.factor_text import parse_rule
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType, Type
 from ..builder import Builder
-from ..cost import FLOP, WORK, ring_bytes
+from ..cost import Work, ring_bytes
 from .base import Exchange, R, Rule, Strategy, factored
 
 RULE = "sharding_rule"  # the attribute
@@ -38,7 +38,7 @@ def custom_rule(op: Op) -> Rule:
     results = [rule.cutting(d) for d in rule.results]
     # as much as an einsum over the same factors, but at least what it touches
     touched = sum(v.type.nbytes for v in (*op.operands, *op.results))
-    work = WORK * touched + FLOP * 2.0 * math.prod(n for n in rule.sizes if n)
+    work = Work(touched, 2.0 * math.prod(n for n in rule.sizes if n))
     joined, extra = rule.reduced, list[Strategy]()
     even = rule.cut - rule.padded
     whole = set(range(len(rule.sizes))) - rule.cut

@@ -6,7 +6,7 @@ import math
 
 from ...ir.graph import Op, Value
 from ..builder import Builder
-from ..cost import FLOP, WORK
+from ..cost import Work
 from .base import Rule, factored, shape_of
 
 
@@ -36,7 +36,7 @@ def dot_general(op: Op) -> Rule:
         _expand,
         reduced=reduced,
         linear=[((0,), ("sum",)), ((1,), ("sum",))],
-        work=FLOP * flops + WORK * touched,
+        work=Work(touched, flops, op.results[0].type.dtype),
     )
 
 

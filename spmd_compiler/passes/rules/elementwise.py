@@ -6,7 +6,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS
 from ...ir.types import TensorType, is_complex, is_float, is_integer
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import Rule, factored, numbered, shape_of
 
 UNARY = [
@@ -129,7 +129,7 @@ def elementwise(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
-    work = WORK * (op.results[0].type.nbytes + sum(v.type.nbytes for v in op.operands))
+    work = Work(op.results[0].type.nbytes + sum(v.type.nbytes for v in op.operands))
     return factored(operands, [dims] * len(op.results), shape, _expand, linear=_linear(op), work=work)
 
 
@@ -143,7 +143,7 @@ def bitcast_convert(op: Op) -> Rule:
         [dims + (None,) * (len(target) - common)],
         target[:common],
         _expand,
-        work=WORK * 2 * op.results[0].type.nbytes,
+        work=Work(2 * op.results[0].type.nbytes),
     )
 
 
@@ -157,7 +157,7 @@ def select(op: Op) -> Rule:
         shape,
         _expand,
         linear=[((1, 2), PARTIAL_KINDS)],
-        work=WORK * 4 * op.results[0].type.nbytes,
+        work=Work(4 * op.results[0].type.nbytes),
     )
 
 
@@ -166,7 +166,7 @@ def clamp(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
-    return factored(operands, [dims], shape, _expand, work=WORK * 4 * op.results[0].type.nbytes)
+    return factored(operands, [dims], shape, _expand, work=Work(4 * op.results[0].type.nbytes))
 
 
 def constant(op: Op) -> Rule:
@@ -174,9 +174,7 @@ def constant(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     splat = op.attrs["value"].splat
-    return factored(
-        [], [dims], shape, _expand_constant, work=0.0 if splat else WORK * op.results[0].type.nbytes
-    )
+    return factored([], [dims], shape, _expand_constant, work=Work(0 if splat else op.results[0].type.nbytes))
 
 
 def _expand_constant(b: Builder, op: Op, args: list[Value]) -> list[Value]:
@@ -196,7 +194,7 @@ def _expand_constant(b: Builder, op: Op, args: list[Value]) -> list[Value]:
 
 def iota(op: Op) -> Rule:
     shape = shape_of(op.results[0])
-    return factored([], [numbered(shape)], shape, _expand_iota, work=WORK * op.results[0].type.nbytes)
+    return factored([], [numbered(shape)], shape, _expand_iota, work=Work(op.results[0].type.nbytes))
 
 
 def _expand_iota(b: Builder, op: Op, args: list[Value]) -> list[Value]:

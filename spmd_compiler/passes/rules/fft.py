@@ -7,7 +7,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import local_type
 from ...ir.types import Type
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import Dims, Exchange, Rule, Strategy, factored, numbered, shape_of
 from .fft_in_place import place_price, transform_in_place
 from .fft_local import transform
@@ -23,7 +23,7 @@ def fft(op: Op) -> Rule:
     if op.attrs["fft_type"] in ("FFT", "IFFT"):
         stays = [d for d in range(batch, len(shape)) if shape[d] > 1]
         ways += [Strategy((d,), (d,), batch, place_price(shape[d])) for d in stays]
-    work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
     return factored(
         [dims], [dims], sizes, _expand, whole=[batch], linear=[((0,), ("sum",))], extra=ways, work=work
     )

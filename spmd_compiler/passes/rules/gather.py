@@ -10,7 +10,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_block
 from ...ir.types import TensorType
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import Rule, factored, shape_of
 from .lookups import clamped, index_dims, localise, take_apart
 from .slicing import owner_kind
@@ -66,7 +66,7 @@ def gather(op: Op) -> Rule:
         _expand,
         reduced=reduced,
         linear=[((0,), PARTIAL_KINDS)],
-        work=WORK * 2 * op.results[0].type.nbytes,
+        work=Work(2 * op.results[0].type.nbytes),
     )
 
 

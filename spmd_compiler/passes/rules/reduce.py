@@ -7,7 +7,7 @@ from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
-from ..cost import WORK
+from ..cost import Work
 from .base import Rule, factored, numbered, shape_of
 from .regions import Scalars, is_identity, neutral_init, reducer_kind
 
@@ -21,7 +21,7 @@ def reduce(op: Op, scalars: Scalars) -> Rule:
     gone = set(op.attrs["dimensions"])
     kept = tuple(d for d in dims if d not in gone)
     operands = [dims] * n + [()] * n
-    work = WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    work = Work(sum(v.type.nbytes for v in op.operands + op.results))
     kind = reducer_kind(op.regions[0]) if n == 1 else None
     if kind is not None:
         plain_init = is_identity(kind, op.operands[1], scalars)

@@ -15,7 +15,7 @@ from ...ir.layout import Axes, Layout, block_size, canonical, local_block
 from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work, prices
 from .base import Choice, In, Out, Rule, shape_of, with_axis
 
 
@@ -150,7 +150,7 @@ class ReshapeRule(Rule):
 
     def __init__(self, op: Op):
         self.source, self.target = shape_of(op.operands[0]), shape_of(op.results[0])
-        work = WORK * 2 * op.results[0].type.nbytes
+        work = Work(2 * op.results[0].type.nbytes)
         super().__init__([()], [()], (), (), _expand, work)
 
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
@@ -222,7 +222,7 @@ class ReshapeRule(Rule):
         part = 1.0
         for d, size in enumerate(self.source):
             part *= local_block(layout, d, size, mesh) / max(size, 1)
-        return self.work * part
+        return prices(mesh).work(self.work) * part
 
     def _back(self, layout: Layout, mesh: Mesh) -> Layout:
         return carry(layout, self.target, self.source, mesh)[1]

@@ -10,7 +10,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import local_block
 from ...ir.types import TensorType
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import Rule, Strategy, factored, shape_of
 from .gather import Factors, window_dims
 from .lookups import Lookups, between, count, index_dims, localise, signed, take_apart
@@ -52,7 +52,7 @@ def scatter(op: Op) -> Rule:
         whole=shared,
         linear=[((0, 2), (kind,))] if kind is not None else [],
         extra=[Strategy((kind, *shared[s]), (kind,), s) for s in partial if kind is not None],
-        work=WORK * 3 * sum(v.type.nbytes for v in op.operands[n + 1 :]),
+        work=Work(3 * sum(v.type.nbytes for v in op.operands[n + 1 :])),
     )
 
 

@@ -15,7 +15,7 @@ from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes, local_type
 from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
-from ..cost import WORK
+from ..cost import Work
 from ..halo import Window, fetch_window, lookup, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .regions import reducer_kind
@@ -97,7 +97,7 @@ def select_and_scatter(op: Op) -> Rule:
         _expand,
         whole=moved,
         extra=extra,
-        work=WORK * 4 * sum(v.type.nbytes for v in op.operands + op.results),
+        work=Work(4 * sum(v.type.nbytes for v in op.operands + op.results)),
     )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import Rule, factored, numbered, shape_of
 
 ANY_PARTIAL = [((0,), PARTIAL_KINDS)]
 
 
-def move_work(op: Op) -> float:
-    return WORK * sum(v.type.nbytes for v in op.operands + op.results)
+def move_work(op: Op) -> Work:
+    return Work(sum(v.type.nbytes for v in op.operands + op.results))
 
 
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:

@@ -9,7 +9,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_block, local_type
 from ...ir.types import TensorType, numpy_dtype
 from ..builder import INDEX, Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .windows import nothing
 
@@ -51,7 +51,7 @@ def dynamic_slice(op: Op) -> Rule:
         whole=cut,
         linear=[((0,), PARTIAL_KINDS)],
         extra=extra,
-        work=WORK * 2 * op.results[0].type.nbytes,
+        work=Work(2 * op.results[0].type.nbytes),
     )
 
 
@@ -108,7 +108,7 @@ def dynamic_update_slice(op: Op) -> Rule:
         _expand_update,
         whole=[d for d in cut if not update[d]],
         linear=[((0, 1), PARTIAL_KINDS)],
-        work=WORK * 2 * op.operands[1].type.nbytes,
+        work=Work(2 * op.operands[1].type.nbytes),
     )
 
 

@@ -15,14 +15,14 @@ from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes, local_type
 from ...ir.types import TensorType, Type, is_integer
 from ..builder import INDEX, PRED, Builder, identity_value
-from ..cost import WORK
+from ..cost import Work
 from ..halo import Window, fetch_window, moves_price, window_moves
 from .base import Rule, Strategy, factored, numbered, shape_of
 
 
 def sort(op: Op) -> Rule:
     shape = shape_of(op.operands[0])
-    work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
     n = len(op.operands)
     dims = numbered(shape)
     if not shape:

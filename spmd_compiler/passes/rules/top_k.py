@@ -10,7 +10,7 @@ import numpy as np
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType, Type, is_float, numpy_dtype
 from ..builder import INDEX, Builder, identity_value
-from ..cost import WORK
+from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 
 
@@ -24,7 +24,7 @@ def top_k(op: Op) -> Rule:
         return (n - 1) * sum(t.nbytes for t in outs) * min(k, ins[0].shape[last]) / k, len(outs)
 
     merged = [Strategy((last,), (R, R), last, exchange)] if k and shape[last] > 1 else []
-    work = 8 * WORK * sum(v.type.nbytes for v in op.operands + op.results)
+    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
     return factored([dims], [(*dims[:-1], None)] * 2, shape, _expand, whole=[last], extra=merged, work=work)
 
 

@@ -10,7 +10,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import local_type
 from ...ir.types import TensorType, Type
 from ..builder import Builder
-from ..cost import WORK
+from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .cumulative import Running, extend, running, totals_price
 from .regions import Scalars, is_identity, neutral_init, reducer_kind
@@ -68,7 +68,7 @@ def reduce_window(op: Op, scalars: Scalars) -> Rule:
         whole=moved,
         linear=[((0,), (kind,))] if plain and kind else [],
         extra=extra,
-        work=WORK * 4 * sum(v.type.nbytes for v in op.operands + op.results),
+        work=Work(4 * sum(v.type.nbytes for v in op.operands + op.results)),
     )
 
 
