@@ -41,15 +41,15 @@ class Hardware:
         `{bandwidth = …, latency = …}` by mesh axis. Raises ArgumentError for a file that says something else."""
         try:
             given: dict[str, Any] = tomllib.loads(Path(path).read_text())
-            given.setdefault("name", Path(path).stem)
+            name = str(given.pop("name", Path(path).stem))
             links = {
                 a: (float(x["bandwidth"]), float(x["latency"])) for a, x in given.pop("axes", {}).items()
             }
             flops = {k: float(v) for k, v in given.pop("flops").items()}
-            rest = {k: v if k == "name" else float(v) for k, v in given.items()}
+            rest = {k: float(v) for k, v in given.items()}
             if "default" not in flops:
                 raise KeyError("flops.default")
-            return cls(flops=flops, axes=links, **rest)
+            return cls(name, flops, axes=links, **rest)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"{path} is no hardware model: {type(error).__name__}: {error}; it has the fields name, memory_bandwidth, "
