@@ -3,6 +3,7 @@ optimized HLO sends; a complete run writes `benchmarks/results/aot-*`.
 
     python -m benchmarks.aot [--targets tpu-v5e,h100] ['lm_*' ...] [--hlo DIR] [--state DIR]
 
+Rows are kept under tmp/: a run that was cut off goes on, and one after a change of the compiler compiles only ours.
 The TPU's compiler comes with `pip install spmd_compiler[tpu-aot]`, the GPU's with `[gpu-aot]`.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from rich.console import Console
 
 from benchmarks import compare, zoo
 from benchmarks.targets import TARGETS, Target
-from benchmarks.workers import PARTS, ROOT, Rows, Sweep
+from benchmarks.workers import PARTS, ROOT, Rows, Sweep, run_beside_rivals
 
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -31,14 +31,12 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=200)
     failed = False
     for name in options.targets:
-        with tempfile.TemporaryDirectory() as scratch:
-            folder = Path(options.state or scratch) / name
-            arguments = ["--target", name]
-            if options.hlo:
-                arguments += ["--hlo", str(Path(options.hlo).absolute() / name)]
-            environment = TARGETS[name].environment
-            sweep = Sweep("benchmarks.aot_worker", PARTS, folder, arguments, 600.0, environment)
-            rows = sweep.run(names, options.jobs, console, name)
+        arguments = ["--target", name]
+        if options.hlo:
+            arguments += ["--hlo", str(Path(options.hlo).absolute() / name)]
+        folder, environment = Path(options.state) / name, TARGETS[name].environment
+        sweep = Sweep("benchmarks.aot_worker", PARTS, folder, arguments, 600.0, environment)
+        rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "hlo"))
         text = table(rows, TARGETS[name])
         console.print(text, markup=False, soft_wrap=True)
         if not options.patterns:

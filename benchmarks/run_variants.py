@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import hashlib
 import sys
-from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import compare, variants, zoo
-from benchmarks.workers import PARTS, ROOT, Rows, Sweep
+from benchmarks.workers import PARTS, ROOT, Rows, Sweep, run_beside_rivals
 
 FULL = 500  # variants from which on the results are written
 # Machine code is hardly run: it need not be fast. The collectives are settled before it is made.
@@ -38,15 +36,9 @@ def main() -> int:
     arguments = ["--seed", str(options.seed)]
     if options.hlo:
         arguments += ["--hlo", str(Path(options.hlo).absolute())]
-    made = sorted(p for f in ("zoo", "variants", "hlo") for p in (ROOT / "benchmarks" / f).glob("*.py"))
-    compiler = sorted((ROOT / "spmd_compiler").rglob("*.py"))
-    rows: Rows = {}
-    for parts, sources in ((("shardy", "gspmd"), made), (("spmd",), [*made, *compiler])):
-        folder = Path(options.state) / f"{'-'.join(parts)}-{options.seed}-{_digest(sources)}"
-        sweep = Sweep("benchmarks.variants.worker", parts, folder, arguments, environment=QUICK)
-        found = sweep.run(names, options.jobs, console, " ".join(parts))
-        for name, by_part in found.items():
-            rows.setdefault(name, {}).update(by_part)
+    folder = Path(options.state) / f"seed{options.seed}"
+    sweep = Sweep("benchmarks.variants.worker", PARTS, folder, arguments, environment=QUICK)
+    rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "variants", "hlo"))
     text = report(rows, options.seed)
     console.print(text, markup=False, soft_wrap=True)
     if options.only == "*" and len(names) >= FULL:
@@ -123,13 +115,6 @@ def _problems(rows: Rows) -> list[str]:
             elif row.get("right") is False:
                 out.append(f"* {name}: off by {row['error_vs_one_device']:.2g}")
     return out
-
-
-def _digest(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 def _options() -> argparse.Namespace:

@@ -3,6 +3,7 @@ did it, which gets a row that says so."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
@@ -11,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,29 @@ class Sweep:
                 list(pool.map(run, [s for s in shares if s]))
         done = read_rows(self.folder)
         return {n: done[n] for n in names if n in done}
+
+
+def run_beside_rivals(
+    sweep: Sweep, names: Sequence[str], jobs: int, console: Console, made_of: Sequence[str]
+) -> Rows:
+    """As `sweep.run`, with the rows of XLA's partitioners kept until the programs change and ours until the compiler does:
+    after a change of the compiler only ours are compiled. `made_of`: folders of `benchmarks` that the programs are made of.
+    """
+    made = [p for folder in made_of for p in (ROOT / "benchmarks" / folder).glob("*.py")]
+    rows: Rows = {}
+    for parts, sources in ((PARTS[1:], made), (PARTS[:1], [*made, *(ROOT / "spmd_compiler").rglob("*.py")])):
+        title = "-".join(parts)
+        own = replace(sweep, parts=parts, folder=sweep.folder / f"{title}-{_digest(sources)}")
+        for name, by_part in own.run(names, jobs, console, title).items():
+            rows.setdefault(name, {}).update(by_part)
+    return rows
+
+
+def _digest(paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def read_rows(folder: Path) -> Rows:
