@@ -49,6 +49,11 @@ def lowering_platform(devices: Sequence[Any] | None, abstract_device: Any = None
     return getattr(client, "_raw_platform", client.platform)
 
 
+def only_compiles(device: Any) -> bool:
+    """True for a device of a topology that is described, not present."""
+    return isinstance(device.client, _jax.CompileOnlyPyClient)
+
+
 # ------------------------------------------------------------------------------------- dispatch, tracing
 def cpp_dispatch(
     name: str, miss: Miss, static_argnums: Sequence[int], static_argnames: Sequence[str]

@@ -91,7 +91,7 @@ class Lowered:
         if part.mesh.is_abstract:
             raise MeshError(
                 f"{part.mesh!r} is abstract: there are no devices to compile for. Look at the program with .stages and "
-                ".stablehlo(), or use a mesh of devices"
+                ".stablehlo(), or use a mesh of devices; those of a topology from jax.experimental.topologies will do"
             )
         jitted = part.jitted(self._out_tree, self._arguments.donated)
         with part.precision():

@@ -11,13 +11,15 @@ import jax
 import numpy as np
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from . import compat
 from .errors import MeshError
 from .ir import mesh as ir_mesh
 
 
 class Mesh(ir_mesh.Mesh):
     """Named axes over devices, row-major. `devices` is None for an abstract mesh; `abstract_device` says what devices it
-    stands for, so that programs for it have their kernels.
+    stands for, so that programs for it have their kernels. The devices of a topology from `jax.experimental.topologies`
+    need not be there: programs compile for them, and don't run.
 
     Raises MeshError for a repeated or malformed axis, for a number of devices that is not the product of the sizes,
     for a device given twice, and for devices of several kinds.
@@ -57,6 +59,14 @@ class Mesh(ir_mesh.Mesh):
     @property
     def is_abstract(self) -> bool:
         return self.devices is None
+
+    def check_runs(self, program: str) -> None:
+        """Raises MeshError if the devices are those of a topology that is only described."""
+        if self.devices and compat.only_compiles(self.devices[0]):
+            raise MeshError(
+                f"{program} can't run: the devices of {self!r} are a topology's description, which programs are compiled "
+                "for with .lower(...).compile(); run them on a mesh of jax.devices()"
+            )
 
     @property
     def dim_names(self) -> tuple[str, ...]:

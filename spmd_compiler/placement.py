@@ -89,7 +89,9 @@ class Placer:
     def place(
         self, leaves: Sequence[Any], paths: Sequence[str], wanted: Sequence[NamedSharding], mesh: Mesh
     ) -> list[Any] | None:
-        """The leaves, relaid where they are committed to another layout; None if none is."""
+        """The leaves, relaid where they are committed to another layout; None if none is. Raises MeshError if they can't
+        get there."""
+        mesh.check_runs(self._function)
         moved: list[Any] | None = None
         notes: list[str] = []
         for i, (leaf, want) in enumerate(zip(leaves, wanted, strict=True)):

@@ -39,6 +39,15 @@ class TestMesh:
     def test_order_of_devices_matters(self, mesh):
         assert spmd.create_mesh(mesh.axes, devices=jax.devices()[::-1]) != mesh
 
+    def test_described_devices_compile_but_do_not_run(self, mesh, monkeypatch):
+        monkeypatch.setattr("spmd_compiler.compat.only_compiles", lambda device: True)
+        double = spmd.spmd_jit(lambda x: x * 2, mesh=mesh, in_layouts=P("batch"))
+        x = np.ones(8, np.float32)
+        compiled = double.lower(x).compile()
+        for run in (double, compiled):
+            with pytest.raises(MeshError, match=r"can.t run: the devices of .* are a topology.s description"):
+                run(x)
+
     @pytest.mark.parametrize(
         ("axes", "devices", "message"),
         [
