@@ -1,6 +1,7 @@
 """Loops: how often they run depends on sharded data; what they stack is 64 bits wide."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -32,3 +33,21 @@ def map_of_64_bits() -> Program:
         return x - lax.map(lambda row: row * 2, x)
 
     return Program(f, (normal(16).astype(np.float64),), (P("x"),), P("x"), x64=True)
+
+
+# the gradient once, after the loop; the microbatches are taken where they are
+@bug(
+    "openxla/xla#6750",
+    "pytorch/xla#5760",
+    what="gradients of microbatches, summed in a scan",
+    sent=2 * 7 / 8 * 64 * 64 * 4,
+    data=8,
+)
+def gradient_accumulation() -> Program:
+    def f(w, batches):
+        def body(total, x):
+            return total + jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w), None
+
+        return lax.scan(body, jnp.zeros_like(w), batches)[0]
+
+    return Program(f, (normal(64, 64), normal(4, 256, 64, seed=1)), (P(), P(None, "data")), P(), tol=1e-4)

@@ -123,3 +123,12 @@ def norm_of_partial() -> Program:
         return jnp.linalg.norm(a @ b)
 
     return Program(f, (normal(16, 64), normal(64, seed=1)), (P(None, "x"), P("x")), P())
+
+
+# a boolean of each element to all devices, where the result is wanted
+@bug("jax-ml/jax#29654", what="nonzero of a sharded array: cumulative sums, bincount", sent=7 / 8 * 1024, s=8)
+def nonzero_of_sharded() -> Program:
+    def f(x):
+        return jnp.nonzero(x > 0, size=512, fill_value=-1)[0]
+
+    return Program(f, (normal(1024),), (P("s"),), P())

@@ -159,3 +159,36 @@ def rolled_by_traced_shift() -> Program:
 @bug("jax-ml/jax#15773", what="roll of one dim by a traced shift", sent=4 * 4096 * 4 / 8, x=8)
 def row_rolled_by_traced_shift() -> Program:
     return Program(lambda x, s: jnp.roll(x, s), (normal(4096), np.int32(2500)), (P("x"), P()), P("x"))
+
+
+# columns instead of planes by an all-to-all, and the sums
+@bug(
+    "EnzymeAD/Reactant.jl#1176",
+    what="a plane of a sharded dim appended to it, which then divides no more",
+    sent=3 / 4 * 8 * 8 * (2 + 1) * 4 + 0,
+    x=4,
+)
+def plane_appended() -> Program:
+    def f(x):
+        return jnp.sin(jnp.concatenate([x, x[:, :, :1]], 2)).sum(2)
+
+    return Program(f, (normal(8, 8, 8),), (P(None, None, "x"),), P())
+
+
+# blocks of the interior begin three rows later: three rows from the neighbour, and back
+@bug("EnzymeAD/Enzyme-JAX#596", what="interior of an array with halos updated", sent=2 * 3 * 64 * 4, x=8)
+def interior_updated() -> Program:
+    def f(x, u):
+        return lax.dynamic_update_slice(x, 2 * x[3:-3] + u, (3, 0))
+
+    return Program(f, (normal(64, 64), normal(64, seed=1)), (P("x"), P()), P("x"))
+
+
+@bug("jax-ml/jax#23052", what="scatter of rows of a sharded array, as lax has it", sent=0, x=4)
+def scatter_of_rows() -> Program:
+    def f(x, rows, u):
+        how = lax.ScatterDimensionNumbers((1,), (0,), (0,))
+        return lax.scatter(x, rows, u, how)
+
+    args = normal(16, 8), np.array([[0], [1], [2]], np.int32), normal(3, 8, seed=1)
+    return Program(f, args, (P("x"), P(), P()), P("x"))
