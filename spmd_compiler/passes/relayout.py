@@ -58,11 +58,8 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
         return Plan(first.steps + second.steps, first.cost + second.cost)
     src, dst = refine((source, target), mesh)
     found = direct(type, src, dst, mesh)
-    if found is not None:
-        return Plan(tuple(found), sum(step_cost(s, type, mesh) for s in found))
-    best = _found(type, src, dst, mesh)
-    steps = fuse(best.steps, type, mesh)
-    return Plan(steps, sum(step_cost(s, type, mesh) for s in steps)) if steps != best.steps else best
+    steps = fuse(_found(type, src, dst, mesh).steps if found is None else tuple(found), type, mesh)
+    return Plan(steps, sum(step_cost(s, type, mesh) for s in steps))
 
 
 def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
