@@ -45,7 +45,8 @@ def rows(bug: Bug, parts: list[str]) -> Iterator[dict[str, Any]]:
                 row |= {"bytes": counted["rs_bytes"], "count": counted["count"]}
                 row["in_loops"] = sum(op["depth"] > 0 for op in counted["ops"])
             except Exception as error:  # the table lists what failed and goes on
-                row |= {"status": "error", "error": f"{type(error).__name__}: {error}"[:1000]}
+                first = str(error).partition("\n")[0]
+                row |= {"status": "error", "error": f"{type(error).__name__}: {first}"[:1000]}
             yield row
 
 
