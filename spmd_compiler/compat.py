@@ -222,7 +222,7 @@ def renumber_callbacks(block: ir.Block, first: int) -> None:
             config = {named.name: named.attr for named in ir.DictAttr(op.attributes["mhlo.backend_config"])}
             index = ir.IntegerAttr(config["index"])
             config["index"] = ir.IntegerAttr.get(index.type, int(index) + first)
-            op.attributes["mhlo.backend_config"] = ir.DictAttr.get(config)
+            op.attributes["mhlo.backend_config"] = ir.DictAttr.get(config, block.owner.context)
 
 
 def register_module_lowering(
@@ -283,16 +283,17 @@ class Marker(NamedTuple):
 
 def lower_inside(p: Any, marker: Callable[..., Marker | None]) -> None:
     """Within a program of ours, but where it leaves no axis to the compiler, `p` becomes the custom call `marker(in_avals, out_avals,
-    **params)`, unless that is None; elsewhere it lowers as before. Doing it twice changes nothing more."""
+    **params)`, unless that is None; elsewhere it lowers as before. Doing it again replaces `marker`."""
     for table in (_mlir._lowerings, *_mlir._platform_specific_lowerings.values()):
         entry = table.get(p)
-        if entry is not None and not isinstance(entry.rule, _InsideRule):
-            table[p] = dataclasses.replace(entry, rule=_InsideRule(entry.rule, marker))
+        if entry is not None:
+            before = entry.rule.outside if isinstance(entry.rule, _InsideRule) else entry.rule
+            table[p] = dataclasses.replace(entry, rule=_InsideRule(before, marker))
 
 
 class _InsideRule:
     def __init__(self, outside: Callable[..., Any], marker: Callable[..., Marker | None]):
-        self._outside = outside
+        self.outside = outside
         self._marker = marker
 
     def __call__(self, ctx: Any, *args: Any, **params: Any) -> Any:
@@ -301,7 +302,7 @@ class _InsideRule:
         if mesh is not None and any(n > 1 and a not in manual for a, n in mesh.axes):
             made = self._marker(ctx.avals_in, ctx.avals_out, **params)
         if made is None:
-            return self._outside(ctx, *args, **params)
+            return self.outside(ctx, *args, **params)
         into.add_keepalive(made.keep)
         types = [t for aval in ctx.avals_out for t in _mlir.aval_to_ir_types(into, aval)]
         attributes: dict[str, ir.Attribute] = {

@@ -19,6 +19,7 @@ from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.annotate import Annotate
 from .passes.pipeline import Options, compile_module
+from .primitive_rules import lower_primitives
 from .refinement import Refinement
 from .target_rules import target_rules
 
@@ -57,6 +58,7 @@ class Program:
 
     def import_on(self, mesh: Mesh) -> tuple[Module, list[Any]]:
         """The program as IR, with the layouts that it constrains values to, and the host functions that it calls."""
+        lower_primitives()
         with compat.tracing_mesh(mesh.abstract), compat.inside_program(mesh):
             traced = self._traced
             if traced is None:

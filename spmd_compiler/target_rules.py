@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from jax.extend.core import Primitive
+
 from .errors import ArgumentError, LayoutError
 from .ir.factor_text import RuleText, parse_rule, print_rule
 from .ir.layout import PARTIAL_KINDS
+from .primitive_rules import register_primitive
 
 _targets: dict[str, str] = {}
 
 
 def register_sharding_rule(
-    target: str,
+    target: str | Primitive,
     rule: str,
     *,
     reduction: str | Mapping[str, str] | None = None,
@@ -21,13 +24,14 @@ def register_sharding_rule(
     permutation_factors: Sequence[str] = (),
     **factor_sizes: int,
 ) -> None:
-    """Says how custom calls of `target` (such as `jax.ffi.ffi_call` makes) may be partitioned; a later rule replaces
-    an earlier one.
+    """Says how custom calls of `target` (such as `jax.ffi.ffi_call` makes) may be partitioned, or what a primitive of
+    yours stands for; a later rule replaces an earlier one.
 
     `rule` names the factors of each operand's and result's dims, like an einsum, in the notation of JAX's
     `custom_partitioning`: `"b i, i o -> b o"`, `"... (g h) -> ... g"`. Sharding a factor shards every dim that has it,
-    and the target then runs on each device's blocks as it does on whole arrays: no attribute of the call may depend
-    on the size of a factor that can be sharded.
+    and the target then runs on each device's blocks as it does on whole arrays: no attribute of the call, no
+    parameter of the primitive may depend on the size of a factor that can be sharded. Blocks that reach beyond the
+    end of a dim have zeros there. Kernels of linear algebra that JAX itself calls keep the compiler's rule.
 
     `reduction`: how what the devices make of their blocks is joined for results that lack the sharded factor: "sum",
     "max", "min", "mul", "and", "or", "xor"; one for all such factors, or one for each by name. `reduction_factors`:
@@ -37,9 +41,13 @@ def register_sharding_rule(
 
     Raises ParseError for text that is no rule, LayoutError for factors that it doesn't have.
     """
-    _targets[target] = rule_text(
+    text = rule_text(
         rule, reduction, reduction_factors, need_replication_factors, permutation_factors, factor_sizes
     )
+    if isinstance(target, str):
+        _targets[target] = text
+    else:
+        register_primitive(target, text)
 
 
 def target_rules() -> Mapping[str, str]:

@@ -15,6 +15,7 @@ from ..ir.layout import Layout, local_type
 from ..ir.verify import VerifyError
 from .builder import Builder
 from .expand_relayout import emit_relayout
+from .rules.custom import cleaned
 
 
 class Local(NamedTuple):
@@ -40,7 +41,7 @@ def expand_unit(b: Builder, op: Op, args: list[Value], localize: Localize) -> li
     local = localize(op)
     given = [
         _relaid(b, x, v, v.layout, layout)
-        for x, v, layout in zip(args, op.operands, local.operands, strict=True)
+        for x, v, layout in zip(cleaned(b, op, args), op.operands, local.operands, strict=True)
     ]
     for v, arg in zip(given, local.body.args, strict=True):
         if v.type is not arg.type:

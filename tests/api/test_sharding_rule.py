@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
 from jax.sharding import PartitionSpec as P
+from jaxlib import lapack
 
 import spmd_compiler as spmd
 from spmd_compiler.errors import LayoutError, ParseError
@@ -106,18 +109,100 @@ def test_mistakes():
 
 
 def test_registered_targets():
-    """LAPACK's Cholesky, as a target that nobody knows: its rule says that the leading dim is batch."""
-    spmd.register_sharding_rule("lapack_spotrf_ffi", "n i j -> n i j, n", need_replication_factors=("i", "j"))
+    """LAPACK's Cholesky under a name that nobody knows: its rule says that the leading dim is batch."""
+    kernel = next(k for name, k, _ in lapack.registrations()["cpu"] if name == "lapack_spotrf_ffi")
+    jax.ffi.register_ffi_target("my_cholesky", kernel, platform="cpu")
     x = f32(8, 3, 3)
     x = x @ x.transpose(0, 2, 1) + np.eye(3, dtype=np.float32)
+    jnp.linalg.cholesky(x).block_until_ready()  # loads LAPACK
 
     def fun(x):
         kinds = jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(x.shape[:1], np.int32)
-        return jnp.triu(
-            jax.ffi.ffi_call("lapack_spotrf_ffi", kinds)(x, uplo=np.uint8(ord("L")))[0]
-        )  # column-major: the transpose
+        return jnp.triu(jax.ffi.ffi_call("my_cholesky", kinds)(x, uplo=np.uint8(ord("L")))[0])  # column-major
 
-    jnp.linalg.cholesky(x).block_until_ready()  # loads LAPACK
-    step = spmd.spmd_jit(fun, mesh=MESH, in_layouts=P("a"), out_layouts=P("a"))
+    def step():
+        return spmd.spmd_jit(fun, mesh=MESH, in_layouts=P("a"), out_layouts=P("a"))
+
+    assert "fallback: custom_call" in step().lower(x).explain()
+    spmd.register_sharding_rule("my_cholesky", "n i j -> n i j, n", need_replication_factors=("i", "j"))
+    assert not step().lower(x).collectives()
+    np.testing.assert_allclose(step()(x).transpose(0, 2, 1), np.linalg.cholesky(x), rtol=1e-3, atol=1e-5)
+
+
+def test_registered_primitives():
+    """A primitive of the user's own, whose lowering is for it alone to know."""
+    p = Primitive("power_sum")
+    p.def_abstract_eval(lambda x, *, power: jax.core.ShapedArray(x.shape[1:], x.dtype))
+    plain = lambda x, power: (x**power).sum(0)  # noqa: E731
+    p.def_impl(lambda x, *, power: plain(x, power))
+    mlir.register_lowering(p, mlir.lower_fun(lambda x, *, power: plain(x, power), multiple_results=False))
+    spmd.register_sharding_rule(p, "b d -> d", reduction="sum")
+    x = f32(8, 6)
+    step = spmd.spmd_jit(
+        lambda x: p.bind(x, power=2) + p.bind(x, power=3), mesh=MESH, in_layouts=P("a"), out_layouts=P()
+    )
+    lowered = step.lower(x)
+    assert lowered.as_text("propagate").count("custom_call") == 2
+    assert [c.kind for c in lowered.collectives()] == ["all_reduce"]
+    np.testing.assert_allclose(step(x), (x**2 + x**3).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(jax.jit(lambda x: p.bind(x, power=2))(x), (x**2).sum(0), rtol=1e-5)
+
+
+def test_host_functions_run_on_blocks():
+    """A kernel in numpy, beside another that the program calls itself."""
+
+    def host(function, x):
+        return jax.pure_callback(function, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    seen = []
+
+    def sort(x):
+        seen.append(x.shape)
+        return np.sort(x, axis=1)
+
+    by_row = spmd.sharding_rule("b d -> b d", need_replication_factors="d")(lambda x: host(sort, x))
+    step = spmd.spmd_jit(lambda x: by_row(x) + host(lambda x: 2 * x, x), mesh=MESH, in_layouts=P("a"))
+    x = f32(8, 5)
+    np.testing.assert_allclose(step(x), np.sort(x, axis=1) + 2 * x, rtol=1e-5)
+    assert set(seen) == {(2, 5)}
+
+
+def test_in_regions():
+    """In loops and branches, and in a manual region over the axes that it leaves."""
+
+    def fun(x, w):
+        y = jax.lax.fori_loop(0, 3, lambda i, y: matmul(y, w), x)
+        inside = jax.shard_map(
+            lambda x, w: jax.lax.psum(matmul(x, w), "a"),
+            mesh=MESH.to_jax(),
+            in_specs=(P("a"), P()),
+            out_specs=P(),
+            axis_names={"a"},
+            check_vma=False,
+        )
+        return jax.lax.cond(y[0, 0] > 0, lambda y: matmul(y, w), lambda y: y, y), inside(x, w)
+
+    x, w = f32(8, 6), f32(6, 6)
+    got = spmd.spmd_jit(fun, mesh=MESH, in_layouts=(P("a", "b"), P("b")))(x, w)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, jax.jit(fun)(x, w))
+
+
+def test_pallas():
+    """A kernel that is written for blocks of rows."""
+    from jax.experimental import pallas as pl
+
+    def kernel(x, out):
+        out[...] = jnp.exp(x[...]) / jnp.exp(x[...]).sum(-1, keepdims=True)
+
+    @spmd.sharding_rule("b d -> b d", need_replication_factors="d")
+    def softmax(x):
+        spec = pl.BlockSpec((1, x.shape[1]), lambda i: (i, 0))
+        struct = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return pl.pallas_call(
+            kernel, struct, grid=(x.shape[0],), in_specs=[spec], out_specs=spec, interpret=True
+        )(x)
+
+    x = f32(8, 6)
+    step = spmd.spmd_jit(softmax, mesh=MESH, in_layouts=P("a"), out_layouts=P("a"))
     assert not step.lower(x).collectives()
-    np.testing.assert_allclose(step(x).transpose(0, 2, 1), np.linalg.cholesky(x), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(step(x), jax.nn.softmax(x), rtol=1e-5)

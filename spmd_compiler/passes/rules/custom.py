@@ -72,5 +72,14 @@ def _own(f: int, operands: list, results: list, rule: FactorRule) -> list[Strate
     return [Strategy(places[0], places[1], f, ways)]
 
 
+def cleaned(b: Builder, op: Op, args: list[Value]) -> list[Value]:
+    """The operands with zeros beyond the end of dims: what lies there might not end, or trap."""
+    clean: list[Value] = []
+    for value, arg in zip(op.operands, args, strict=True):
+        assert value.layout is not None
+        clean.append(b.masked(arg, value.layout, value.type, range(value.type.rank), 0))
+    return clean
+
+
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return b.local(op, args, {k: v for k, v in op.attrs.items() if k != RULE})
+    return b.local(op, cleaned(b, op, args), {k: v for k, v in op.attrs.items() if k != RULE})
