@@ -8,9 +8,9 @@ from typing import Any
 from .ir.graph import Module
 from .mesh import Mesh
 from .partitioning import callback_of
-from .passes.rules.custom import PARTITIONED
+from .passes.rules.custom import PARTITIONED, UNIT
 from .passes.units import Localize, Units
-from .units import UNIT, Blocks, unit_of_key
+from .units import Blocks, unit_of_key
 
 
 def local_units(module: Module, mesh: Mesh, callbacks: list[Any]) -> Units:

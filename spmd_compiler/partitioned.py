@@ -12,13 +12,14 @@ import jax
 from jax.sharding import NamedSharding
 
 from . import compat
-from .errors import MeshError
+from .errors import MeshError, UnsupportedError
 from .ir.exporter import export_module
 from .ir.graph import Module
 from .ir.layout import Layout, local_type
 from .ir.types import TensorType
 from .layout import Layout as PublicLayout
 from .mesh import Mesh
+from .passes.rules.custom import PARTITIONED, UNIT
 from .refinement import Refinement
 
 _WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
@@ -62,6 +63,7 @@ class Partitioned:
             raise MeshError(
                 f"{self.name}: {self.mesh!r} is abstract; it compiles with .lower(), but has no devices to run on"
             )
+        _check_complete(self.module)
         refinement = Refinement(self.mesh, [*self.in_layouts, *self.out_layouts])
         # XLA fails on a region whose arguments all lack elements; those need no way in
         full = [i for i, x in enumerate(args) if x.size]
@@ -103,6 +105,16 @@ class Partitioned:
             shape = local_type(TensorType(tuple(struct.shape), "i8"), layout, self.mesh).shape
             avals.append(compat.shaped_array(shape, struct.dtype, bool(struct.weak_type)))
         return avals
+
+
+def _check_complete(module: Module) -> None:
+    """Raises UnsupportedError for a call of a function that another process knows, which XLA would look for here."""
+    for op in module.walk():
+        if op.name == "custom_call" and op.attrs.get("call_target_name") in (PARTITIONED, UNIT):
+            raise UnsupportedError(
+                f"{op.loc}: this program calls a Python function that partitions itself, which only the process "
+                "that made the program has; compile it there"
+            )
 
 
 local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from . import compat
-from .units import UNIT, Unit, key_of
+from .passes.rules.custom import UNIT
+from .units import Unit, key_of
 
 _rules: dict[Any, str] = {}
 _units: dict[Any, Unit] = {}

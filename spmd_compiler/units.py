@@ -23,11 +23,11 @@ from .ir.layout import local_type
 from .ir.types import TensorType, numpy_dtype
 from .mesh import Mesh
 from .passes.annotate import Annotate
+from .passes.rules.custom import UNIT
 from .passes.simplify import Simplify
 from .passes.units import Local
 from .tracing import tracing
 
-UNIT = "spmd.unit"
 _GROUP_AXIS = re.compile(r'axis_ref<name = "([^"]*)">')
 _WIDE = frozenset({"i64", "ui64", "f64", "c128"})
 
@@ -146,7 +146,8 @@ class Blocks:
         precision = jax.enable_x64(True) if wide else nullcontext()  # for programs from elsewhere
         with precision, tracing(mesh), compat.inside_program(mesh):
             traced = jax.jit(mapped, keep_unused=True).trace(*structs)
-            lowered = traced.lower(lowering_platforms=(compat.lowering_platform(mesh.devices),))
+            platform = compat.lowering_platform(mesh.devices, mesh.abstract_device)
+            lowered = traced.lower(lowering_platforms=(platform,))
         source: Any = lowered.compiler_ir()
         if called := compat.host_callbacks(lowered):
             compat.renumber_callbacks(source.body, len(self.callbacks))

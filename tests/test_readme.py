@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands, in one process from top to bottom."""
+"""The Python of the README and of the docs runs as it stands, in one process from top to bottom."""
 
 import re
 import subprocess
@@ -8,12 +8,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def test_first_programs():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) >= 2
-    code = "\n".join(blocks[:2])  # the others name files and layouts of the reader's
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def run(code: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "func @main" in done.stdout
+    return done.stdout
+
+
+def test_first_programs():
+    code = blocks("README.md")
+    assert len(code) >= 2
+    assert "func @main" in run("\n".join(code[:2]))  # the others name files and layouts of the reader's
+
+
+def test_custom_rules():
+    assert "reduce_scatter over model" in run("\n".join(blocks("docs/custom_rules.md")))

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from spmd_compiler.errors import LayoutError
+from spmd_compiler.errors import LayoutError, UnsupportedError
 
 MESH = spmd.create_mesh([("a", 4), ("b", 2)])
 
@@ -147,6 +147,22 @@ def test_from_stablehlo():
     program = spmd.from_stablehlo(lowered.as_text())
     assert calls == [(P("a", "b"), P("b", None), P("a", None))]
     np.testing.assert_allclose(program.compile()(x, w)[0], np.sin(x) @ w, rtol=1e-5)
+
+
+def test_programs_of_another_process():
+    """Their callbacks are out of reach: they can be looked at, but not run."""
+    text = """module {
+      sdy.mesh @mesh = <["a"=4, "b"=2]>
+      func.func @main(%x: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {"b"}]>}) -> tensor<8x6xf32> {
+        %0 = stablehlo.custom_call @CustomSPMDPartitioning(%x) {backend_config = "12345", sdy.sharding_rule =
+          #sdy.op_sharding_rule<([i, j])->([i, j]) {i=8, j=6}, custom>} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+        return %0 : tensor<8x6xf32>
+      }
+    }"""
+    lowered = spmd.from_stablehlo(text)
+    assert "tensor<2x3xf32>" in lowered.stablehlo()
+    with pytest.raises(UnsupportedError, match="only the process that made the program has"):
+        lowered.compile()
 
 
 def test_callbacks_that_contradict_themselves():

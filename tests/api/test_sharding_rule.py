@@ -129,6 +129,24 @@ def test_registered_targets():
     np.testing.assert_allclose(step()(x).transpose(0, 2, 1), np.linalg.cholesky(x), rtol=1e-3, atol=1e-5)
 
 
+def test_rules_of_shardy():
+    """On custom calls, in programs from elsewhere: the operands' blocks, and the reduction that the target leaves."""
+    lowered = spmd.from_stablehlo("""module {
+      sdy.mesh @mesh = <["a"=4, "b"=2]>
+      func.func @main(%x: tensor<8x6xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {"b"}]>},
+          %w: tensor<6x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"b"}, {}]>})
+          -> (tensor<8x4xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"a"}, {}]>}) {
+        %0 = stablehlo.custom_call @their_kernel(%x, %w) {sdy.sharding_rule =
+          #sdy.op_sharding_rule<([i, j], [j, k])->([i, k]) {i=8, j=6, k=4} reduction={j}, custom>}
+          : (tensor<8x6xf32>, tensor<6x4xf32>) -> tensor<8x4xf32>
+        return %0 : tensor<8x4xf32>
+      }
+    }""")
+    assert [(c.kind, c.axes) for c in lowered.collectives()] == [("all_reduce", ("b",))]
+    kernel = "custom_call @their_kernel(%arg0, %arg1) : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>"
+    assert kernel in lowered.stablehlo()
+
+
 def test_registered_primitives():
     """A primitive of the user's own, whose lowering is for it alone to know."""
     p = Primitive("power_sum")

@@ -15,6 +15,7 @@ from ..cost import Work, ring_bytes
 from .base import Exchange, R, Rule, Strategy, factored
 
 RULE = "sharding_rule"  # the attribute
+UNIT = "spmd.unit"  # our target for functions with a sharding rule
 PARTITIONED = "CustomSPMDPartitioning"  # JAX's target for functions that partition themselves
 
 
