@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from spmd_compiler import ir
@@ -9,8 +10,12 @@ from spmd_compiler.passes.rules import table
 from spmd_compiler.passes.rules.base import factored, numbered, shape_of
 from spmd_compiler.tools.fuzz.__main__ import main
 from spmd_compiler.tools.fuzz.check import failure
-from spmd_compiler.tools.fuzz.generate import program
+from spmd_compiler.tools.fuzz.coverage import UNREACHED, Coverage, known_ops
+from spmd_compiler.tools.fuzz.generate import arguments, program
+from spmd_compiler.tools.fuzz.outside import Outside
+from spmd_compiler.tools.fuzz.rounding import Rounding
 from spmd_compiler.tools.fuzz.shrink import shrink
+from spmd_compiler.tools.interpret import run
 
 ONCE_FAILED = sorted((Path(__file__).parents[1] / "golden" / "fuzz").glob("*.spmd"))
 
@@ -40,6 +45,67 @@ def test_a_failure_becomes_small(monkeypatch):
     assert failure(small)
     assert [op.name for op in small.main.body.ops].count("reverse") == 1
     assert len(small.main.body.ops) <= 4, str(small)
+
+
+def test_mistakes_in_programs_that_round(monkeypatch):
+    """An expansion that is off by more than rounding is found."""
+
+    def wrong(op):
+        dims, shape = numbered(shape_of(op.result)), shape_of(op.result)
+        return factored([dims], [dims], shape, lambda b, op, args: [b.op("chlo.atan", args, args[0].type)])
+
+    text = """mesh {a=2}
+func @main(%x: f32[8,4] {a,-}) -> (f32[8,4] {a,-}) {
+  %0: f32[8,4] = chlo.asinh(%x)
+  return %0
+}
+"""
+    assert not failure(ir.parse(text))
+    monkeypatch.setitem(table.TABLE, "chlo.asinh", wrong)
+    assert failure(ir.parse(text)) == "result 0: 32 of 32 elements differ"
+
+
+def test_what_rounding_explains():
+    """Elements near a cancellation are uncertain, others not."""
+    text = """mesh {a=2}
+func @main(%x: f32[64] {a}) -> (f32[], f32[64]) {
+  %0: f32[] = constant() value=dense<float32[]: 0.5>
+  %4: f32[] = reduce(%x, %0) dimensions=[0] ({ (%1: f32[], %2: f32[])
+    %3: f32[] = add(%1, %2)
+    return %3
+  })
+  %5: f32[] = subtract(%4, %4)
+  %6: f32[64] = sine(%x)
+  return %5, %6
+}
+"""
+    module = ir.parse(text)
+    args = arguments(module)
+    want = run(module, args)
+    rounding = Rounding(module, args, want, 64.0)
+    assert rounding.judge(1, want[1] * np.float32(1.01)).differ == 64
+    assert rounding.judge(1, want[1] * np.float32(1 + 1e-6)).agree == 64
+    assert (
+        rounding.judge(0, want[0] + np.float32(1e-9)).differ == 1
+    )  # the same number twice cancels without error
+    assert rounding.judge(1, np.full(64, np.nan, np.float32)).differ == 64
+
+
+def test_every_op_is_reached():
+    coverage = Coverage()
+    for seed in range(400):
+        coverage.add(program(seed, False))
+    assert not coverage.missing
+    assert not set(UNREACHED) & set(coverage.programs)
+    assert set(UNREACHED) <= known_ops()
+
+
+def test_others_agree():
+    outside = Outside()
+    for seed in (2, 5, 6):
+        assert not outside.failure(program(seed))
+        assert not outside.failure(program(seed, False))
+    outside.close()
 
 
 def test_command(capsys):

@@ -1,5 +1,5 @@
 """select_and_scatter: a device fetches the sources whose windows touch its block, and the operand under these windows;
-what neighbours have in common, each of them computes.
+what neighbours have in common, each of them computes. Places beyond the operand hold what never wins, but against a NaN.
 
 `padded_select_and_scatter` has one more operand, a scalar that pads the first one before it selects.
 """

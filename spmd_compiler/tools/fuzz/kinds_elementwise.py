@@ -26,7 +26,8 @@ def unary(s: Scope) -> None:
     if dtype == "i1":
         s.op("not", [x], x.type, 1)
         return
-    names = ["negate", "abs", "sign"] if dtype not in COMPLEX else ["negate", "chlo.conj"]
+    names = ["negate", "chlo.conj"] if dtype in COMPLEX else ["negate"]
+    names += ["abs", "sign"] if dtype in (*FLOATS, *SIGNED) else []
     if dtype in INTS:
         names += ["not", "popcnt", "count_leading_zeros"]
     if dtype in FLOATS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from ...ir.clone import inline_block
 from ...ir.graph import Block, Function, Module, Op, Value
@@ -14,9 +14,9 @@ from .check import failure, kind
 _CALLS = {"call": "callee", "composite": "decomposition"}
 
 
-def shrink(module: Module, seconds: float = 60.0) -> Module:
-    """The smallest program found within `seconds`."""
-    wanted = kind(failure(module))
+def shrink(module: Module, seconds: float = 60.0, judge: Callable[[Module], str] = failure) -> Module:
+    """The smallest program found within `seconds` that fails in the same way: `judge(module)` says how."""
+    wanted = kind(judge(module))
     end = time.monotonic() + seconds
     again = True
     while again and time.monotonic() < end:
@@ -24,7 +24,7 @@ def shrink(module: Module, seconds: float = 60.0) -> Module:
         for candidate in _smaller(module):
             if time.monotonic() > end:
                 break
-            if kind(failure(candidate)) == wanted:
+            if kind(judge(candidate)) == wanted:
                 module, again = candidate, True
                 break
     return module
