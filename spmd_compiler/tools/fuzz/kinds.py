@@ -46,6 +46,7 @@ _EXACT_STRAIGHT: list[tuple[Kind, float]] = [
     (moves.slice_, 4),
     (moves.pad, 3),
     (moves.concatenate, 3),
+    (moves.roll, 2),
     (moves.iota, 1),
     (compute.dot_general, 5),
     (compute.reduce, 4),

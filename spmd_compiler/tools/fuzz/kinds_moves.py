@@ -6,7 +6,7 @@ import math
 
 from ...ir.graph import Value
 from ...ir.types import TensorType
-from .scope import NUMBERS, Scope, size, some_dims
+from .scope import NUMBERS, Scope, indices_of, size, some_dims
 
 
 def broadcast(s: Scope) -> None:
@@ -108,6 +108,33 @@ def concatenate(s: Scope) -> None:
     if math.prod(shape) <= 900:
         bound = max(s.bound[v] for v in parts)
         s.op("concatenate", parts, TensorType(shape, x.type.dtype), bound, {"dimension": d})
+
+
+def roll(s: Scope) -> None:
+    """As `jnp.roll` has it: by a known number, the ends of a value change places; by data, a part of it twice is taken."""
+    x = s.array()
+    if x is None or x.type.size > 450:
+        return
+    d, shape = s.rng.randrange(x.type.rank), x.type.shape
+    n, along = shape[d], {"dimension": d}
+    if s.rng.random() < 0.5:
+        whole = (*shape[:d], 2 * n, *shape[d + 1 :])
+        twice = s.op("concatenate", [x, x], TensorType(whole, x.type.dtype), s.bound[x], {**along})
+        zero = s.scalar("i32", 0)
+        starts = [indices_of(s, ()) if k == d else zero for k in range(x.type.rank)]
+        s.op("dynamic_slice", [twice, *starts], x.type, s.bound[x], {"slice_sizes": shape})
+        return
+    k = s.rng.randint(0, n)
+    ends: list[Value] = []
+    for low, high in ((k, n), (0, k)):
+        attrs: dict[str, object] = {
+            "start_indices": tuple(low if i == d else 0 for i in range(x.type.rank)),
+            "limit_indices": tuple(high if i == d else m for i, m in enumerate(shape)),
+            "strides": (1,) * x.type.rank,
+        }
+        part = TensorType((*shape[:d], high - low, *shape[d + 1 :]), x.type.dtype)
+        ends.append(s.op("slice", [x], part, s.bound[x], attrs))
+    s.op("concatenate", ends, x.type, s.bound[x], {**along})
 
 
 def iota(s: Scope) -> None:
