@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from ..ir.graph import Op, Value
-from ..ir.layout import Layout, block_size
+from ..ir.layout import Layout, block_size, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .relayout import relayout_cost
@@ -75,6 +75,10 @@ class Costs:
         costs = [self.relayout(type, layout, o) for o in options]
         k = costs.index(min(costs))
         return costs[k], options[k]
+
+    def bytes(self, type: Type, layout: Layout) -> int:
+        """Of a device's block."""
+        return local_type(type, layout, self.mesh).nbytes if isinstance(type, TensorType) else 0
 
     def even_on(self, type: Type, layout: Layout) -> bool:
         return all(

@@ -13,15 +13,14 @@ it is a proposal: each connected group of its changes is kept only if the progra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import networkx as nx
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType, Type
+from .proposal import Node, accept
 from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
@@ -31,9 +30,6 @@ Table = tuple[
     tuple[Layout, float], ...
 ]  # the layouts that a value may have, with the cost of what comes before
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
-Node = (
-    Op | tuple[Op, int]
-)  # what is decided: how an op runs; the layout of a loop's carry, or of a branch's result
 LOOPS = ("while", "case", "if")
 FIXED = ("manual_computation", "relayout")
 
@@ -111,10 +107,10 @@ class _Pass:
         self.tables: dict[Value, Table] = {}
         self.plan: list[_Row | _Enter | _Leave] = []
         self.chosen: dict[Node, Any] = {}
-        self.wished: set[Value] = set()  # what something further on wants, or is made of, on the axis
+        self.wished: set[Value] = set()
 
     def run(self) -> float:
-        self.wish(self.block)
+        self.wished = axis_wishes(self.engine, self.block, self.axis)
         for v in self.block.args:
             self.tables[v] = self.memory.table({self.engine.layouts[v]: 0.0})
         self.forward(self.block, 1)
@@ -125,22 +121,7 @@ class _Pass:
                 self.leave(row)
             else:
                 self.enter(row)
-        return sum([self.take(group) for group in self.components()])
-
-    def wish(self, block: Block) -> None:
-        """Walks back from where the axis is wanted: all that leads there may be shared over it, from its start."""
-        wished, demands, axis = self.wished, self.engine.demands, self.axis
-        for op in reversed(block.ops):
-            wants = [x for v in op.results for x in demands.get(v, ()) if axis in x.axes]
-            if axis in op.attrs.get("manual_axes", ()):
-                continue  # what is in a manual region is per device over the axis
-            regions = op.regions if op.name in LOOPS else ()
-            if wants or not wished.isdisjoint(op.results):
-                wished.update(op.results, op.operands)
-                for region in regions:
-                    wished.update(region.args, region.returns)
-            for region in regions:
-                self.wish(region)
+        return accept(self.engine, self.chosen)
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block, weight: int) -> None:
@@ -409,52 +390,23 @@ class _Pass:
             for region in op.regions[op.name == "while" :]:
                 self.replace(region.returns[i], now, layout)
 
-    # ------------------------------------------------------------------------------------------ acceptance
-    def components(self) -> list[list[Node]]:
-        """What changes, in groups that touch each other through a value whose layout they change."""
-        graph: nx.Graph[Any] = nx.Graph()
-        for node in self.chosen:
-            graph.add_node(node)
-            for v in self.touched(node):
-                graph.add_edge(node, v)
-        position = {node: i for i, node in enumerate(self.chosen)}
-        groups = nx.connected_components(graph)
-        return [sorted((x for x in group if x in position), key=position.__getitem__) for group in groups]
 
-    def touched(self, node: Node) -> Iterator[Value]:
-        if isinstance(node, tuple):
-            yield from self.engine.carried(*node)
-            return
-        old, new = self.engine.choices[node], self.chosen[node]
-        before, after = (*old.demands, *old.results), (*new.demands, *new.results)
-        for v, a, b in zip((*node.operands, *node.results), before, after, strict=True):
-            if a is not b:
-                yield v
+def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:
+    """What something further on wants on the axis, or what that is made of: all of it may be shared over the axis."""
+    wished: set[Value] = set()
 
-    def take(self, nodes: list[Node]) -> float:
-        """Changes a group if that makes the program cheaper; by how much."""
-        engine = self.engine
-        old = {
-            x: engine.choices[x[0]].results[x[1]] if isinstance(x, tuple) else engine.choices[x]
-            for x in nodes
-        }
-        values = dict.fromkeys(v for node in nodes for v in self.touched(node))
-        before = self.price(values, nodes)
-        for node in nodes:
-            engine.change(node, self.chosen[node])
-        gain = before - self.price(values, nodes)
-        if gain > 1e-6:
-            return gain
-        for node in nodes:
-            engine.change(node, old[node])
-        return 0.0
+    def walk(block: Block) -> None:
+        for op in reversed(block.ops):
+            wants = [x for v in op.results for x in engine.demands.get(v, ()) if axis in x.axes]
+            if axis in op.attrs.get("manual_axes", ()):
+                continue  # what is in a manual region is per device over the axis
+            regions = op.regions if op.name in LOOPS else ()
+            if wants or not wished.isdisjoint(op.results):
+                wished.update(op.results, op.operands)
+                for region in regions:
+                    wished.update(region.args, region.returns)
+            for region in regions:
+                walk(region)
 
-    def price(self, values: Iterable[Value], nodes: Iterable[Node]) -> float:
-        engine, weights = self.engine, self.engine.weights
-        cost = 0.0
-        for node in nodes:
-            if not isinstance(node, tuple):
-                cost += weights.get(node, 1) * engine.own_cost(node, engine.choices[node])
-        for v in values:
-            cost += weights.get(v, 1) * self.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
-        return cost
+    walk(block)
+    return wished

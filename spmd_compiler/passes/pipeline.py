@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..errors import ArgumentError
 from ..ir.graph import Module
 from ..ir.verify import verify
 from .barriers import SplitBarriers
@@ -27,11 +28,23 @@ STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees
 @dataclass(frozen=True)
 class Options:
     """sweeps: rounds of improvement after propagation; 0 is plain propagation. verify: check the IR after every pass.
-    hardware: minimise the time of this model (a `Hardware`, a preset's name, or a TOML file) instead of bytes sent."""
+    hardware: minimise the time of this model (a `Hardware`, a preset's name, or a TOML file) instead of bytes sent.
+    search: "default", or "ilp": an exact search by HiGHS after that, which takes `time_limit` seconds at most; `explain()`
+    tells how far from the optimum it may have stayed. memory_limit: bytes that live values may take on a device, which the
+    exact search keeps to, at the cost of more communication. Raises ArgumentError for other searches."""
 
     sweeps: int = 2
     verify: bool = True
     hardware: Hardware | str | None = None
+    search: str = "default"
+    time_limit: float = 60.0
+    memory_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.search not in ("default", "ilp"):
+            raise ArgumentError(f"no search {self.search!r}; there are 'default' and 'ilp'")
+        if self.memory_limit is not None and self.search != "ilp":
+            raise ArgumentError("memory_limit needs search='ilp': the default search does not keep to it")
 
 
 def compile_module(
@@ -51,7 +64,9 @@ def compile_module(
         OpenRegions(),
         SplitBarriers(),
         MergeMoves(),
-        Propagate(sweeps=options.sweeps),
+        Propagate(
+            options.sweeps, options.time_limit if options.search == "ilp" else None, options.memory_limit
+        ),
         Expand(units or {}),
         Optimize(),
     ]

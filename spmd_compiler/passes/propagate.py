@@ -20,6 +20,7 @@ from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
 from .dynamic import Memory, View, improve
+from .exact import solve
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
 from .relayout import nesting, refine
@@ -32,12 +33,26 @@ UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 
 @dataclass(frozen=True)
 class Propagate:
-    """`sweeps`: how many rounds of improvement follow the forward propagation; 0 is plain propagation."""
+    """sweeps: how many rounds of improvement follow the forward propagation; 0 is plain propagation. exact: seconds for
+    an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one."""
 
     sweeps: int = 2
+    exact: float | None = None
+    memory: float | None = None
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:
+        engine, wanted = self.assigned(module)
+        body, attrs = module.main.body, dict(module.attrs)
+        if self.exact is not None:
+            attrs["search"] = str(solve(engine, body, self.exact, self.memory))
+        engine.settle_args(body)
+        done = module.with_body(legalise(engine, body, wanted))
+        done.attrs = attrs
+        return done
+
+    def assigned(self, module: Module) -> tuple[Engine, list[Layout | None]]:
+        """The assignment of layouts, and those that the results were asked to have."""
         main = module.main
         engine = Engine(module)
         wanted = [engine.given(attrs.get("layout")) for attrs in main.result_attrs]
@@ -57,9 +72,7 @@ class Propagate:
                 if gain <= WORTHWHILE * scale:
                     break
                 gain = improve(engine, main.body, (View.PRESENT,))
-        engine.settle_args(main.body)
-        body = legalise(engine, main.body, wanted)
-        return module.with_body(body)
+        return engine, wanted
 
 
 class Engine(Assignment):

@@ -1,0 +1,76 @@
+"""Changes of an assignment, proposed together: each connected group is kept only if the program gets cheaper by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import networkx as nx
+
+from ..ir.graph import Op, Value
+from ..ir.layout import Layout
+from .rules.base import Choice
+
+if TYPE_CHECKING:
+    from .propagate import Engine
+
+Node = (
+    Op | tuple[Op, int]
+)  # what is decided: how an op runs; the layout of a loop's carry, or of a branch's result
+Chosen = Mapping[Node, Choice | Layout]
+
+
+def accept(engine: Engine, chosen: Chosen) -> float:
+    """Makes the changes that pay. Returns how much cheaper the program is now."""
+    return sum([take(engine, {node: chosen[node] for node in group}) for group in _groups(engine, chosen)])
+
+
+def take(engine: Engine, chosen: Chosen) -> float:
+    """Makes all the changes if that makes the program cheaper; by how much."""
+    old = {
+        x: engine.choices[x[0]].results[x[1]] if isinstance(x, tuple) else engine.choices[x] for x in chosen
+    }
+    values = dict.fromkeys(v for node in chosen for v in _touched(engine, node, chosen))
+    before = _price(engine, values, chosen)
+    for node, new in chosen.items():
+        engine.change(node, new)
+    gain = before - _price(engine, values, chosen)
+    if gain > 1e-6:
+        return gain
+    for node, new in old.items():
+        engine.change(node, new)
+    return 0.0
+
+
+def _groups(engine: Engine, chosen: Chosen) -> list[list[Node]]:
+    """What changes, in groups that touch each other through a value whose layout they change."""
+    graph: nx.Graph[Any] = nx.Graph()
+    for node in chosen:
+        graph.add_node(node)
+        for v in _touched(engine, node, chosen):
+            graph.add_edge(node, v)
+    position = {node: i for i, node in enumerate(chosen)}
+    groups = nx.connected_components(graph)
+    return [sorted((x for x in group if x in position), key=position.__getitem__) for group in groups]
+
+
+def _touched(engine: Engine, node: Node, chosen: Chosen) -> Iterator[Value]:
+    if isinstance(node, tuple):
+        yield from engine.carried(*node)
+        return
+    old, new = engine.choices[node], chosen[node]
+    assert isinstance(new, Choice)
+    before, after = (*old.demands, *old.results), (*new.demands, *new.results)
+    for v, a, b in zip((*node.operands, *node.results), before, after, strict=True):
+        if a is not b:
+            yield v
+
+
+def _price(engine: Engine, values: Iterable[Value], nodes: Iterable[Node]) -> float:
+    weights, cost = engine.weights, 0.0
+    for node in nodes:
+        if not isinstance(node, tuple):
+            cost += weights.get(node, 1) * engine.own_cost(node, engine.choices[node])
+    for v in values:
+        cost += weights.get(v, 1) * engine.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
+    return cost
