@@ -119,8 +119,22 @@ def primal_of(x: Any) -> Any:
     return x
 
 
-def shaped_array(shape: tuple[int, ...], dtype: Any, weak_type: bool = False) -> Any:
-    return jax.core.ShapedArray(shape, dtype, weak_type=weak_type)
+def shaped_array(shape: tuple[int, ...], dtype: Any, weak_type: bool = False, like: Any = None) -> Any:
+    """The type of a value; `like`: a type that varies over the same manual axes."""
+    if like is None or not like.mat.varying:
+        return jax.core.ShapedArray(shape, dtype, weak_type=weak_type)
+    sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*(None,) * len(shape)))
+    return jax.core.ShapedArray(
+        shape, dtype, weak_type=weak_type, sharding=sharding, manual_axis_type=like.mat
+    )
+
+
+def vary_alike(values: Sequence[Any]) -> list[Any]:
+    """The values, in a manual region all varying over the axes that any of them varies over."""
+    types = [jax.typeof(x) for x in values]
+    axes = frozenset().union(*(t.mat.varying for t in types))
+    missing = [tuple(a for a in t.mat.varying.symmetric_difference(axes)) for t in types]
+    return [jax.lax.pcast(x, m, to="varying") if m else x for x, m in zip(values, missing, strict=True)]
 
 
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:

@@ -17,7 +17,7 @@ from .program import insert_dim
 from .tracing import current_mesh, current_trace
 
 relayout_p = compat.primitive(
-    "spmd_relayout", lambda x, **_: [compat.shaped_array(x.shape, x.dtype, x.weak_type)]
+    "spmd_relayout", lambda x, **_: [compat.shaped_array(x.shape, x.dtype, x.weak_type, like=x)]
 )
 
 

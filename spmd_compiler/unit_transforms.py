@@ -94,7 +94,9 @@ def _transposed(unit: Unit, linear: tuple[int, ...], args: Sequence[Any], outs: 
                 whole = dict(zip(known, given, strict=True)) | dict(zip(linear, ms, strict=True))
                 return list(function(*(whole[i] for i in range(n))))
 
-            return jax.linear_transpose(line, *results)(cts)
+            there = [jnp.zeros(s.shape, s.dtype) for s in results]  # only their types matter
+            there = compat.vary_alike([*cts, *there])[len(cts) :]
+            return jax.linear_transpose(line, *there)(cts)
 
         return run
 

@@ -194,13 +194,15 @@ def _without_region(body: Block) -> Block:
 # ------------------------------------------------------------------------------------------- the primitive
 unit_p = compat.primitive(
     "spmd_unit",
-    lambda *args, unit, outs: [compat.shaped_array(s.shape, s.dtype) for s in outs],
+    lambda *args, unit, outs: [
+        compat.shaped_array(s.shape, s.dtype, like=args[0] if args else None) for s in outs
+    ],
 )
 
 
 def bind(unit: Unit, args: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
     """The unit on (traced) arguments. `outs`: what it returns for these."""
-    return list(unit_p.bind(*args, unit=unit, outs=tuple(outs)))
+    return list(unit_p.bind(*compat.vary_alike(args), unit=unit, outs=tuple(outs)))
 
 
 def _plainly(*args: Any, unit: Unit, outs: tuple[Any, ...]) -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import LayoutError, ParseError
+from ..errors import LayoutError
 from ..ir.annotations import ShardyText, parse_manual_axes, parse_mesh, parse_shardings
 from ..ir.factor_text import parse_shardy_rule, print_rule
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
@@ -24,7 +24,7 @@ from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
 from .open_regions import automatic_axes
 from .program_mesh import CALLS, program_mesh, reached_functions
 from .round_trip import read_round_trip
-from .rules.custom import RULE, fitted, has_rule
+from .rules.custom import RULE, fitted
 
 _CONSTRAINTS = {
     "sharding_constraint": "sharding",
@@ -156,17 +156,15 @@ class _Annotator:
             block.returns[:] = [alias.get(v, v) for v in block.returns]
 
     def _plain(self, op: Op, manual: frozenset[str]) -> None:
-        attrs = op.attrs
+        attrs, rule = op.attrs, None
         as_written = manual and not automatic_axes(manual, self.resolver.mesh)
         if any(key.startswith("sdy.") or key == "mhlo.sharding" for key in attrs):
             attrs = op.attrs = dict(attrs)
             rule = attrs.pop("sdy.sharding_rule", None)
-            if op.name == "custom_call" and isinstance(rule, Raw) and not as_written:
-                attrs[RULE] = print_rule(parse_shardy_rule(rule.text))
             self._hint(op, attrs, manual)
             _drop_annotations([attrs])
         if op.name == "custom_call" and not as_written:
-            self._rule(op)
+            self._rule(op, rule)
         if manual and op.name in CALLS:
             key = CALLS[op.name]
             op.attrs = {**attrs, key: self._manual_copy(attrs[key], manual)}
@@ -175,21 +173,23 @@ class _Annotator:
         for region in op.regions:
             self._block(region, manual)
 
-    def _rule(self, op: Op) -> None:
-        """The sharding rule of a custom call: its own, else the one that its target is registered with."""
-        registered = self.rules.get(str(op.attrs.get("call_target_name")))
-        if registered is not None and not has_rule(op):
-            op.attrs = {**op.attrs, RULE: registered}
-        if has_rule(op):
-            try:
-                fitted(op)
-            except ParseError as error:
-                raise LayoutError(f"{op.loc}: {error}") from None
-            except ValueError as error:
-                target = op.attrs.get("call_target_name")
-                raise LayoutError(
-                    f"{op.loc}: sharding rule {op.attrs[RULE]!r} of @{target}: {error}"
-                ) from None
+    def _rule(self, op: Op, shardys: Any) -> None:
+        """The sharding rule of a custom call: Shardy's or its own, else the one that its target is registered with."""
+        target = str(op.attrs.get("call_target_name"))
+        text = op.attrs.get(RULE, self.rules.get(target))
+        if isinstance(shardys, Raw):
+            text = print_rule(parse_shardy_rule(shardys.text))
+        if not isinstance(text, str):
+            return
+        op.attrs = {**op.attrs, RULE: text}
+        try:
+            fitted(op)
+        except ValueError as error:
+            problem = f"{op.loc}: sharding rule {text!r} of @{target}: {error}"
+            if not isinstance(shardys, Raw):
+                raise LayoutError(problem) from None
+            del op.attrs[RULE]
+            self.resolver.notes[f"{problem}; it runs replicated"] = None
 
     def _hint(self, op: Op, attrs: dict[str, Any], manual: frozenset[str]) -> None:
         """An annotation on any other op is what another partitioner chose or a user hoped; it binds nobody."""

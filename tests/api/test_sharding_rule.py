@@ -143,6 +143,15 @@ def test_rules_of_shardy():
       }
     }""")
     assert [(c.kind, c.axes) for c in lowered.collectives()] == [("all_reduce", ("b",))]
+    misfit = """module {
+      func.func @main(%x: tensor<8xf32>) -> tensor<8xf32> {
+        %0 = stablehlo.custom_call @their_kernel(%x) {sdy.sharding_rule =
+          #sdy.op_sharding_rule<([ij])->([i]) {i=8, j=2}, custom>} : (tensor<8xf32>) -> tensor<8xf32>
+        return %0 : tensor<8xf32>
+      }
+    }"""
+    notes = spmd.from_stablehlo(misfit, mesh=MESH).explain()
+    assert "(i j) is a dim of size 8 of operand 0, not of 16; it runs replicated" in notes
     kernel = "custom_call @their_kernel(%arg0, %arg1) : (tensor<2x3xf32>, tensor<3x4xf32>) -> tensor<2x4xf32>"
     assert kernel in lowered.stablehlo()
 

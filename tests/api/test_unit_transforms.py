@@ -51,7 +51,9 @@ TRANSFORMS = {
     ),
     "loop": lambda f: (
         lambda *xs: jax.grad(
-            lambda y: jax.lax.scan(lambda c, _: (c + f(c, *xs[1:])[0].sum(), 0), y, None, length=3)[0].sum()
+            lambda y: jax.lax.scan(
+                lambda c, _: (c + jnp.tanh(f(c, *xs[1:])[0].mean()), 0), y, None, length=3
+            )[0].sum()
         )(xs[0])
     ),
 }
@@ -102,6 +104,26 @@ def test_gradient_of_a_program():
     got = jax.jit(jax.grad(loss, 1))(x, w)
     want = jax.grad(lambda w: (plain_product(x, w) ** 2).sum())(w)
     np.testing.assert_allclose(got, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("manual", [{"a"}, {"a", "b"}])
+def test_gradients_within_manual_regions(manual):
+    """JAX tracks there which values vary over the manual axes: the weights' gradient is summed over them."""
+
+    def loss(function):
+        def body(x, w):
+            y = function(x, w)
+            return jax.lax.psum((y * x[:, :1] * w[0]).sum(), "a")
+
+        return jax.shard_map(
+            body, mesh=MESH.to_jax(), in_specs=(P("a"), P()), out_specs=P(), axis_names=manual
+        )
+
+    x, w = f32(8, 6), f32(6, 4)
+    want = jax.jit(jax.grad(loss(plain_product), (0, 1)))(x, w)
+    step = spmd.spmd_jit(jax.grad(loss(product), (0, 1)), mesh=MESH, in_layouts=(P(None, "b"), P("b")))
+    for got in (step(x, w), jax.jit(jax.grad(loss(product), (0, 1)))(x, w)):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
 
 
 def test_custom_vjp():
