@@ -22,6 +22,7 @@ MESHES: tuple[tuple[int, ...], ...] = (
     *((2, 2), (4, 2), (2, 3), (3, 1), (1, 2), (2, 4), (5, 2)),
     *((2, 2, 2), (3, 2, 2), (2, 1, 3), (1, 4, 2)),
 )
+LENGTHS = (6, 10, 20, 60)  # most ops of a program; short ones try more layouts in the same time
 # Ops whose results are exact wherever sums and products are.
 _ROUNDS_NOT = frozenset(
     [
@@ -127,7 +128,7 @@ def program(seed: int, exact: bool = True) -> Module:
             scope.values.append(pinned)
             scope.bound[pinned] = scope.bound[v]
 
-    fill(scope, rng.randint(3, 40), EXACT_KINDS if exact else ROUNDING_KINDS, pin)
+    fill(scope, rng.randint(3, rng.choice(LENGTHS)), EXACT_KINDS if exact else ROUNDING_KINDS, pin)
     made = {v for op in body.ops for v in op.results}
     used = {v for op in body.ops for v in op.operands}
     ends = [v for v in scope.values if v in made and v not in used] or scope.values[-1:]
