@@ -148,7 +148,7 @@ def bitcast(s: Scope) -> None:
         ways.append((tuple(rows), bits * last))
     to, width = s.rng.choice(ways)
     kinds = [d for d in INTS if numpy_dtype(d).itemsize * 8 == width and d != x.type.dtype]
-    s.op("bitcast_convert", [x], TensorType(to, s.rng.choice(kinds)), np.inf)
+    s.op("bitcast_convert", [s.finite(x)], TensorType(to, s.rng.choice(kinds)), np.inf)
 
 
 def mapped(s: Scope) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from ...ir.graph import Block, Op, Value
 from ...ir.types import TensorType
 from .scope import INTS, Scope, comparison, reducer, some_dims
@@ -69,7 +67,7 @@ def _pairwise(name: str, dtype: str) -> Block:
 
 def select_and_scatter(s: Scope) -> None:
     x = s.array("f32", "f64", "i32")
-    if x is None or not isinstance(x.type, TensorType) or not x.type.size:
+    if x is None or not x.type.size:
         return
     rng, rank, dtype = s.rng, x.type.rank, x.type.dtype
     window, stride, padding = [1] * rank, [1] * rank, [(0, 0)] * rank
@@ -80,9 +78,7 @@ def select_and_scatter(s: Scope) -> None:
     shape = tuple(_window_shape(n, k, t, 1, p, 1) for n, k, t, p in rows)
     if not all(shape) or math.prod(shape) > 900:
         return
-    if dtype != "i32":  # which place a NaN gives its source to depends on what is compared with it, and when
-        clean = s.op("is_finite", [x], TensorType(x.type.shape, "i1"), 1)
-        x = s.op("select", [clean, x, s.constant(np.zeros(()), x.type)], x.type, s.bound[x])
+    x = s.finite(x)  # which place a NaN gives its source to depends on when it is compared
     scalar = TensorType((), dtype)
     args = [Value(scalar), Value(scalar)]
     op, flag = comparison(rng.choice(("GE", "GE", "GT", "LE", "LT")), *args)

@@ -102,6 +102,16 @@ class Scope:
         """The value, brought back to -3 … 3 if it may be larger than `most`."""
         return value if self.bound[value] <= most else self.tame(value)
 
+    def finite(self, value: Value) -> Value:
+        """The value with 0 for what is no finite number, whose bits and place in an order are not defined."""
+        type = value.type
+        assert isinstance(type, TensorType)
+        if type.dtype not in FLOATS:
+            return value
+        flags = self.op("is_finite", [value], TensorType(type.shape, "i1"), 1)
+        zeros = self.constant(np.zeros(()), type)
+        return self.op("select", [flags, value, zeros], type, self.bound[value])
+
     def tame(self, value: Value) -> Value:
         """Brings a value that grew large back to -3 … 3."""
         type, bound = value.type, self.bound.get(value, 4.0)
