@@ -145,13 +145,15 @@ class Rule:
             pick = dict.fromkeys(order, self.strategies[0])
             best = self._price(pick, order, ins, outs, costs)
             assert best is not None
-        for _ in range(2 if len(order) > 1 else 1):
-            for axis in order:
-                for option in self._options(axis, ins, outs):
-                    trial = self._price({**pick, axis: option}, order, ins, outs, costs)
-                    if trial is not None and trial.cost < best.cost - 1e-9:
-                        best = trial
-                        pick[axis] = option
+        # axes of one dim also move together: each alone would have to change places with those that stay
+        moves: list[Sequence[str]] = [(axis,) for axis in order] * (2 if len(order) > 1 else 1)
+        moves += dict.fromkeys(d for x in ins for d in x.layout.dims if len(d) > 1)
+        for axes in moves:
+            for option in self._options(axes[0], ins, outs):
+                trial = self._price(pick | dict.fromkeys(axes, option), order, ins, outs, costs)
+                if trial is not None and trial.cost < best.cost - 1e-9:
+                    best = trial
+                    pick.update(dict.fromkeys(axes, option))
         return best._replace(
             demands=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.demands, ins, strict=True)),
             results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
@@ -166,17 +168,18 @@ class Rule:
 
     def _options(self, axis: str, ins: tuple[In, ...], outs: tuple[Out, ...]) -> list[Strategy]:
         """The strategies that some operand's or result's layout suggests; the replicated one is first. Where an
-        operand is sharded on a dim that must be whole, all ways to shard another dim: an all-to-all may beat gathering."""
+        operand is sharded on a dim that must be whole, or is dear to work along, all ways to shard another dim: an
+        all-to-all may beat gathering, or what the op would exchange."""
         found: dict[Strategy, None] = {self.strategies[0]: None}
         for i, x in enumerate(ins):
             for layout in (x.layout, *x.others):
                 where = layout.placement.get(axis)
                 if where is None:
                     continue
-                ways = self.by_operand.get((i, where))
-                if ways:
-                    found.update(dict.fromkeys(ways))
-                elif layout is x.layout and not isinstance(where, str):
+                ways = self.by_operand.get((i, where), [])
+                found.update(dict.fromkeys(ways))
+                dear = all(s.exchange for s in ways)
+                if dear and layout is x.layout and not isinstance(where, str):
                     found.update(
                         dict.fromkeys(s for s in self.strategies if s.factor >= 0 and s.operands[i] != R)
                     )

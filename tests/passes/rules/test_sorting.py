@@ -101,3 +101,11 @@ def test_rows_are_sorted_where_they_fit_better():
     )
     np.testing.assert_array_equal(step(x), np.sort(x, -1))
     assert step.lower(x).comm_bytes() <= jax.tree.leaves(x)[0].nbytes / 8
+
+
+def test_both_axes_of_the_sorted_dim_move_to_the_rows():
+    mesh = spmd.create_mesh({"a": 2, "b": 4})
+    step = spmd.spmd_jit(lambda x: jnp.sort(x, -1), mesh=mesh, in_layouts=P(None, ("b", "a")))
+    x = jax.ShapeDtypeStruct((48, 16384), jnp.float32)
+    (sent,) = step.lower(x).collectives()
+    assert (sent.kind, sent.bytes_per_device) == ("all_to_all", 7 / 8 * 48 * 16384 * 4 / 8)
