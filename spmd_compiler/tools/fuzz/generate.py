@@ -12,10 +12,10 @@ import numpy as np
 
 from ...ir.graph import Block, Dense, Function, Module, Op, Value
 from ...ir.layout import Layout
-from ...ir.mesh import Mesh, split_axis
+from ...ir.mesh import Mesh, parse_axis, split_axis
 from ...ir.types import numpy_dtype
 from .kinds import EXACT_KINDS, ROUNDING_KINDS, fill
-from .scope import Scope, tensor
+from .scope import COMPLEX, DTYPES, Scope, tensor
 
 MESHES: tuple[tuple[int, ...], ...] = (
     *((1,), (2,), (3,), (4,), (5,), (6,), (7,), (8,)),
@@ -109,6 +109,17 @@ def layout(rng: random.Random, rank: int, mesh: Mesh, density: float = 0.8) -> L
     return Layout(tuple(dims))
 
 
+def with_partial(rng: random.Random, layout: Layout, dtype: str, mesh: Mesh) -> Layout:
+    """The layout, sometimes with the mesh axes that it does not use as a partial of one kind."""
+    used = {parse_axis(a)[0] for a in layout.axes}
+    free = [a for a in mesh.shape if a not in used and rng.random() < 0.7]
+    kinds = ["or", "and"] if dtype == "i1" else ["sum"] if dtype in COMPLEX else ["sum", "sum", "max", "min"]
+    if not free or rng.random() < 0.4 or dtype not in DTYPES:
+        return layout
+    kind = rng.choice(kinds)
+    return layout.with_partial((a, kind) for a in free)
+
+
 def program(seed: int, exact: bool = True) -> Module:
     """A module with layouts on its arguments and some results, as it enters the passes."""
     rng = random.Random(seed if exact else f"rounds {seed}")
@@ -123,7 +134,7 @@ def program(seed: int, exact: bool = True) -> Module:
 
     def pin() -> None:
         if rng.random() < 0.08 and (v := scope.array()) is not None:
-            pinned = Value(v.type, layout(rng, v.type.rank, mesh))
+            pinned = Value(v.type, with_partial(rng, layout(rng, v.type.rank, mesh), v.type.dtype, mesh))
             body.ops.append(Op("relayout", [v], [pinned], {"cause": "user"}))
             scope.values.append(pinned)
             scope.bound[pinned] = scope.bound[v]

@@ -96,6 +96,7 @@ def argmax(s: Scope) -> None:
     x = s.array(*_ORDERED)
     if x is None:
         return
+    x = s.finite(x)
     d, dtype = s.rng.randrange(x.type.rank), x.type.dtype
     index = s.op("iota", [], TensorType(x.type.shape, "i32"), max(x.type.shape), {"iota_dimension": d})
     start = neutral(s, "maximum", dtype)
@@ -129,15 +130,16 @@ def sort(s: Scope) -> None:
     x = s.array(*_ORDERED, "bf16")
     if x is None:
         return
-    rng, xs = s.rng, [x]
+    shape, rng, xs = x.type.shape, s.rng, [x]
     while rng.random() < 0.5 and len(xs) < 4:
-        y = s.pick(lambda v: v.type.shape == x.type.shape and v.type.dtype not in COMPLEX)
+        y = s.pick(lambda v: v.type.shape == shape and v.type.dtype not in COMPLEX)
         xs.append(y if y is not None else x)
+    xs[:2] = [s.finite(v) for v in xs[:2]]  # the keys
     args = [Value(TensorType((), v.type.dtype)) for v in xs for _ in range(2)]
     direction = rng.choice(("LT", "GT"))
     before, flag = comparison(direction, args[0], args[1])
     ops = [before]
-    if x.type.dtype in FLOATS and rng.random() < 0.5:
+    if x.type.dtype in FLOATS and rng.random() < 0.3:
         before.attrs["compare_type"] = "TOTALORDER"
     if len(xs) > 1 and xs[1].type.dtype in _ORDERED and rng.random() < 0.5:
         (same, equal), (second, then) = comparison("EQ", args[0], args[1]), comparison("LT", args[2], args[3])

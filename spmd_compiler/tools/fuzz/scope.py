@@ -103,7 +103,7 @@ class Scope:
         return value if self.bound[value] <= most else self.tame(value)
 
     def finite(self, value: Value) -> Value:
-        """The value with 0 for what is no finite number, whose bits and place in an order are not defined."""
+        """The value with 0 for what is no finite number, whose bits and place among others are not defined."""
         type = value.type
         assert isinstance(type, TensorType)
         if type.dtype not in FLOATS:
