@@ -36,19 +36,20 @@ class Target:
         return list(topology.devices)
 
 
-# libtpu asks the cloud's metadata server which TPU this machine is, unless told not to; a GPU that isn't there can't be
-# timed to choose among kernels, and without that XLA picks tiles for Triton that it then refuses.
+# libtpu asks the cloud's metadata server which TPU this machine is, and lets one process have it, unless told not to.
+_NO_TPU = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "XLA_FLAGS": ""}
+# A GPU that isn't there can't be timed to choose among kernels, and without that XLA picks tiles for Triton that it then
+# refuses.
+_NO_GPU = {"XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"}
 TARGETS = {
-    "tpu-v5e": Target(
-        "TPU v5e, 2x4", "tpu", "v5e:2x4", "tpu-aot", environment={"TPU_SKIP_MDS_QUERY": "1", "XLA_FLAGS": ""}
-    ),
+    "tpu-v5e": Target("TPU v5e, 2x4", "tpu", "v5e:2x4", "tpu-aot", environment=_NO_TPU),
     "h100": Target(
         "8 H100 of one host",
         "cuda",
         "1x1x8",
         "gpu-aot",
         description="h100.textproto",
-        environment={"XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false"},
+        environment=_NO_GPU,
     ),
 }
 
