@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import compare, zoo
+from benchmarks.run_variants import report
 from benchmarks.variants import draw, names
 from benchmarks.variants.worker import run_variant
 
@@ -55,3 +56,26 @@ def test_what_is_drawn_divides_and_can_be_drawn_again(name):
                 )
 
     jax.tree.map(check, variant.built.in_specs, variant.built.args, is_leaf=lambda s: isinstance(s, P))
+
+
+def test_the_report_lists_what_is_lost_wrong_or_failed():
+    def row(bytes_, **more):
+        return {"status": "ok", "bytes": bytes_, "rs_bytes": bytes_, "executed": 1, "count": 1, **more}
+
+    ours = {"axes": [("a", 8)], "what": "64→32", "right": True}
+    rows = {
+        "roll_by_1~0": {"spmd": row(900.0, **ours), "shardy": row(512.0), "gspmd": row(512.0)},
+        "roll_by_1~1": {"spmd": row(512.0, **ours), "shardy": row(512.0), "gspmd": row(512.0)},
+        "fft_dim_sharded~0": {
+            "spmd": row(100.0, right=False, error_vs_one_device=0.5),
+            "shardy": row(1000.0),
+            "gspmd": {"status": "crash", "error": "the process ended with -6"},
+        },
+    }
+    text = report(rows, 7)
+    assert "3 generated variants (seed 7)" in text
+    assert "* 3 compile; 2 of 3 compared are right" in text
+    assert "* less traffic in 1, more in 1" in text
+    assert "| roll_by_1~0 | a=8 | 64→32 | 900 (1) | 512 (1) | 512 (1) | 1.76 |" in text
+    assert "* fft_dim_sharded~0: off by 0.5" in text
+    assert "* fft_dim_sharded~0 gspmd: crash: the process ended with -6" in text
