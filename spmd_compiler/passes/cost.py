@@ -36,7 +36,7 @@ class Prices:
     starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. flop: an operation, most of
     which run far below a chip's peak. hardware: prices by mesh axis and element type, instead."""
 
-    message: float = 1024.0
+    message: float = 512.0
     touch: float = 5e-3
     flop: float = 1e-2
     hardware: Hardware | None = None

@@ -19,7 +19,7 @@ from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
-from .dynamic import Memory, View, improve
+from .dynamic import FIXED, LOOPS, Memory, View, improve
 from .exact import solve
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
@@ -28,7 +28,17 @@ from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
 
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
+# Views in which everything is decided again, in rounds. Each order finds something that another one misses.
+PLANS = (
+    ((View.ALONE,), (View.SHARED, View.PRESENT)),
+    ((View.ALONE,), (View.PRESENT,)),
+    ((View.SHARED, View.ALONE, View.PRESENT),),
+    ((View.PRESENT,), (View.ALONE,), (View.SHARED, View.PRESENT)),
+)
+ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
+UNPRICED = (*LOOPS, *FIXED)  # ops without rules
+State = tuple[dict[Value, Layout], dict[Op, Choice], dict[Value, dict[Layout, int]]]
 
 
 @dataclass(frozen=True)
@@ -66,13 +76,27 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         if self.sweeps:
-            scale = improve(engine, main.body, (View.ALONE,))
-            gain = improve(engine, main.body, (View.SHARED, View.PRESENT))
+            self.improve(engine, main.body)
+        return engine, wanted
+
+    def improve(self, engine: Engine, body: Block) -> None:
+        """The best that some plans of improvement find, each from the forward assignment."""
+        start, found = engine.state(), list[tuple[float, State]]()
+        plans = PLANS[: max(1, ROOM // len(engine.choices))]
+        for plan in plans:
+            engine.restore(start)
+            scale = gain = 0.0
+            for views in plan:
+                gain = improve(engine, body, views)
+                scale = scale or gain
             for _ in range(self.sweeps - 1):
                 if gain <= WORTHWHILE * scale:
                     break
-                gain = improve(engine, main.body, (View.PRESENT,))
-        return engine, wanted
+                gain = improve(engine, body, (View.PRESENT,))
+            if len(plans) > 1:
+                found.append((round(engine.total(), 3), engine.state()))
+        if found:
+            engine.restore(min(found, key=lambda x: x[0])[1])
 
 
 class Engine(Assignment):
@@ -169,6 +193,26 @@ class Engine(Assignment):
         return layout
 
     # ------------------------------------------------------------------------------------------ improvement
+    def state(self) -> State:
+        """What changes while the assignment is improved."""
+        return dict(self.layouts), dict(self.choices), {v: dict(users) for v, users in self.demands.items()}
+
+    def restore(self, state: State) -> None:
+        layouts, choices, demands = state
+        self.layouts, self.choices = dict(layouts), dict(choices)
+        self.demands = {v: dict(users) for v, users in demands.items()}
+        self.memory.ends.clear()
+
+    def total(self) -> float:
+        """The cost of the program."""
+        weights, cost = self.weights, 0.0
+        for op, choice in self.choices.items():
+            if op.name not in UNPRICED:
+                cost += weights.get(op, 1) * self.own_cost(op, choice)
+        for v, layout in self.layouts.items():
+            cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
+        return cost
+
     def change(self, node: Op | tuple[Op, int], new: Choice | Layout) -> None:
         """Replaces the choice of an op, or the layout of one carry of a loop or result of a branching."""
         if isinstance(node, tuple):

@@ -64,18 +64,7 @@ def total(function, args, layouts, exactly=False):
     engine, _ = Propagate().assigned(module)
     if exactly:
         exact.solve(engine, module.main.body, 60)
-    return whole_cost(engine, module.main.body)
-
-
-def whole_cost(engine, body):
-    found = 0.0
-    for op in body.walk():
-        weight = engine.weights.get(op, 1)
-        if op in engine.choices and op.name not in ("while", "case", "if", "relayout"):
-            found += weight * engine.own_cost(op, engine.choices[op])
-    for v in engine.layouts:
-        found += engine.weights.get(v, 1) * engine.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
-    return found
+    return engine.total()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +91,7 @@ def test_as_good_as_brute_force(function, layouts):
         for node, way in zip(nodes, picked, strict=True):
             if engine.choices[node] is not way:
                 engine.change(node, way)
-        least = min(least, whole_cost(engine, module.main.body))
+        least = min(least, engine.total())
     assert total(function, args, layouts, exactly=True) == pytest.approx(least, abs=1e-3)
 
 
