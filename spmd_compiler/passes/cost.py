@@ -80,7 +80,7 @@ def priced(module: Module, hardware: Hardware | None) -> Module:
     values = [v for op in module.walk() for v in op.results] + module.main.body.args
     largest = max((v.type.nbytes for v in values), default=0)
     mesh = Mesh(module.mesh.axes)
-    small = replace(USUAL, message=min(USUAL.message, largest / 16))
+    small = replace(USUAL, message=min(USUAL.message, largest / 2048))
     mesh.cache["prices"] = small if hardware is None else Prices.of(hardware)
     return Module(mesh, module.functions, module.name, module.attrs)
 
