@@ -34,10 +34,11 @@ LOOPS = ("while", "case", "if")
 FIXED = ("manual_computation", "relayout")
 
 
-def improve(engine: Engine, block: Block, views: Iterable[View]) -> float:
-    """Decides everything in a program again, for each axis under each view. Returns how much cheaper it is now."""
+def improve(engine: Engine, block: Block, views: Iterable[View], leap: bool = False) -> float:
+    """Decides everything in a program again, for each axis under each view. Returns how much cheaper it is now. `leap`:
+    changes are kept also where they don't pay by themselves, as another start."""
     axes = [axis for axis in engine.mesh.shape if engine.mesh.axis_size(axis) > 1]
-    return sum([_Pass(engine, block, axis, view).run() for axis in axes for view in views])
+    return sum([_Pass(engine, block, axis, view).run(leap) for axis in axes for view in views])
 
 
 class View(Enum):
@@ -108,8 +109,9 @@ class _Pass:
         self.plan: list[_Row | _Enter | _Leave] = []
         self.chosen: dict[Node, Any] = {}
         self.wished: set[Value] = set()
+        self.decided: dict[Value, dict[Layout, None]] = {}  # what users want that are decided already
 
-    def run(self) -> float:
+    def run(self, leap: bool) -> float:
         self.wished = axis_wishes(self.engine, self.block, self.axis)
         for v in self.block.args:
             self.tables[v] = self.memory.table({self.engine.layouts[v]: 0.0})
@@ -121,7 +123,7 @@ class _Pass:
                 self.leave(row)
             else:
                 self.enter(row)
-        return accept(self.engine, self.chosen)
+        return accept(self.engine, self.chosen, leap)
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block, weight: int) -> None:
@@ -311,8 +313,13 @@ class _Pass:
     def decide(self, row: _Row) -> None:
         op, options = row.op, row.options
         new, now = self.new_wants, self.engine.demands
-        if self.view is View.PRESENT and not new.keys().isdisjoint(op.operands):
-            row = row._replace(others=self.others(op))
+        if self.view is View.PRESENT:
+            if not new.keys().isdisjoint(op.operands):
+                row = row._replace(others=self.others(op))
+        elif not self.decided.keys().isdisjoint(op.operands):
+            there = [self.decided.get(v) for v in op.operands]
+            others = zip(there, row.others, strict=True)
+            row = row._replace(others=tuple([tuple(x) if x else n for x, n in others]))
         wanted = tuple([tuple(new.get(v) or now.get(v) or ()) for v in op.results])
         free = self.engine.free_results
         freed = tuple([v in free for v in op.results]) if free else ()
@@ -320,6 +327,8 @@ class _Pass:
         best = self.memory.decisions.get(key)
         if best is None:
             best = self.memory.decisions[key] = self.best(row)
+        for v, x in zip(op.operands, best.demands, strict=True):
+            self.decided.setdefault(v, {})[x] = None
         if best is options[0]:
             return
         self.chosen[op] = best

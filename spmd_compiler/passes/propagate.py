@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout, canonical
@@ -28,14 +28,26 @@ from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
 
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
-# Views in which everything is decided again, in rounds. Each order finds something that another one misses.
+
+
+class Round(NamedTuple):
+    """One time that everything is decided again; see `improve`."""
+
+    views: tuple[View, ...]
+    leap: bool = False
+
+
+ALONE, SHARED, PRESENT = View
+# Each order finds something that another one misses. The leaps let go of what the forward assignment began with.
 PLANS = (
-    ((View.ALONE,), (View.SHARED, View.PRESENT)),
-    ((View.ALONE,), (View.PRESENT,)),
-    ((View.SHARED, View.ALONE, View.PRESENT),),
-    ((View.PRESENT,), (View.ALONE,), (View.SHARED, View.PRESENT)),
+    (Round((ALONE,)), Round((SHARED, PRESENT))),
+    (Round((ALONE,)), Round((PRESENT,))),
+    (Round((SHARED,), leap=True), Round((PRESENT,))),
+    (Round((SHARED, ALONE, PRESENT)),),
+    (Round((ALONE,), leap=True), Round((PRESENT,))),
+    (Round((PRESENT,)), Round((ALONE,)), Round((SHARED, PRESENT))),
 )
-ROOM = 6000  # ops, over all plans: a larger program has fewer plans
+ROOM = 12000  # ops, over all plans: a larger program has fewer plans
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 UNPRICED = (*LOOPS, *FIXED)  # ops without rules
 State = tuple[dict[Value, Layout], dict[Op, Choice], dict[Value, dict[Layout, int]]]
@@ -82,17 +94,17 @@ class Propagate:
     def improve(self, engine: Engine, body: Block) -> None:
         """The best that some plans of improvement find, each from the forward assignment."""
         start, found = engine.state(), list[tuple[float, State]]()
-        plans = PLANS[: max(1, ROOM // len(engine.choices))]
+        plans = PLANS[: max(1, ROOM // max(1, len(engine.choices)))]
         for plan in plans:
             engine.restore(start)
             scale = gain = 0.0
-            for views in plan:
-                gain = improve(engine, body, views)
-                scale = scale or gain
+            for views, leap in plan:
+                gain = improve(engine, body, views, leap)
+                scale = max(scale, gain)
             for _ in range(self.sweeps - 1):
                 if gain <= WORTHWHILE * scale:
                     break
-                gain = improve(engine, body, (View.PRESENT,))
+                gain = improve(engine, body, (PRESENT,))
             if len(plans) > 1:
                 found.append((round(engine.total(), 3), engine.state()))
         if found:

@@ -20,13 +20,15 @@ Node = (
 Chosen = Mapping[Node, Choice | Layout]
 
 
-def accept(engine: Engine, chosen: Chosen) -> float:
-    """Makes the changes that pay. Returns how much cheaper the program is now."""
-    return sum([take(engine, {node: chosen[node] for node in group}) for group in _groups(engine, chosen)])
+def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
+    """Makes the changes that pay, or all with `leap`. Returns how much cheaper the program is now."""
+    return sum(
+        [take(engine, {node: chosen[node] for node in group}, leap) for group in _groups(engine, chosen)]
+    )
 
 
-def take(engine: Engine, chosen: Chosen) -> float:
-    """Makes all the changes if that makes the program cheaper; by how much."""
+def take(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
+    """Makes all the changes if that makes the program cheaper (or anyway, with `leap`); by how much."""
     old = {
         x: engine.choices[x[0]].results[x[1]] if isinstance(x, tuple) else engine.choices[x] for x in chosen
     }
@@ -35,7 +37,7 @@ def take(engine: Engine, chosen: Chosen) -> float:
     for node, new in chosen.items():
         engine.change(node, new)
     gain = before - _price(engine, values, chosen)
-    if gain > 1e-6:
+    if gain > 1e-6 or leap:
         return gain
     for node, new in old.items():
         engine.change(node, new)
