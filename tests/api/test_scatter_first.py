@@ -27,13 +27,13 @@ def weights_gradient(spec):
 def test_same_numbers(spec, monkeypatch):
     monkeypatch.setattr(Partitioned, "on_tpu", True)
     rng = np.random.default_rng(0)
-    x, q = rng.normal(size=(8, 4, 16)).astype("f"), rng.normal(size=(8, 4, 4, 6)).astype("f")
+    x, q = rng.normal(size=(64, 32, 16)).astype("f"), rng.normal(size=(64, 32, 4, 6)).astype("f")
     lowered = weights_gradient(spec).lower(x, q)
-    np.testing.assert_allclose(lowered.compile()(x, q), np.einsum("bsd,bshk->hkd", x, q), atol=1e-5)
+    np.testing.assert_allclose(lowered.compile()(x, q), np.einsum("bsd,bshk->hkd", x, q), atol=1e-3)
 
 
 def test_where_they_scatter():
-    x, q = jax.ShapeDtypeStruct((8, 4, 16), "f"), jax.ShapeDtypeStruct((8, 4, 4, 6), "f")
+    x, q = jax.ShapeDtypeStruct((64, 32, 16), "f"), jax.ShapeDtypeStruct((64, 32, 4, 6), "f")
     lowered = weights_gradient(P(None, None, ("a", "b"))).lower(x, q)
     assert [c.kind for c in lowered.collectives()] == ["reduce_scatter"]
     module = lowered.stages["optimize"]
