@@ -157,6 +157,8 @@ def total_order(a: Array) -> Array:
 
 
 def _convert(a: Array, dtype: np.dtype) -> Array:
+    if a.dtype.name in ("int4", "uint4", "int2", "uint2"):  # which numpy casts to few others
+        a = a.astype(np.int8)
     if dtype == np.bool_:
         return a != 0
     if a.dtype.kind in "c" and dtype.kind != "c":
