@@ -24,7 +24,7 @@ demo: $(VENV)/.installed  ## train the example on 8 virtual CPU devices under th
 	$(BIN)/python examples/train_mlp.py
 
 test: $(VENV)/.installed  ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright --pythonpath $(BIN)/python

@@ -66,6 +66,7 @@ class Prices:
 
 
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
+SMALL = 1100  # a message weighs at most this part of a program's largest value: the zoo's small programs send least so
 USUAL = Prices()
 
 
@@ -80,7 +81,7 @@ def priced(module: Module, hardware: Hardware | None) -> Module:
     values = [v for op in module.walk() for v in op.results] + module.main.body.args
     largest = max((v.type.nbytes for v in values), default=0)
     mesh = Mesh(module.mesh.axes)
-    small = replace(USUAL, message=min(USUAL.message, largest / 2048))
+    small = replace(USUAL, message=min(USUAL.message, largest / SMALL))
     mesh.cache["prices"] = small if hardware is None else Prices.of(hardware)
     return Module(mesh, module.functions, module.name, module.attrs)
 
