@@ -168,9 +168,8 @@ def _convert(a: Array, dtype: np.dtype) -> Array:
         wide = np.trunc(np.nan_to_num(np.asarray(a, np.float64), nan=0.0, posinf=2.0**80, neginf=-(2.0**80)))
         low, high = float(info.min), float(info.max)
         inside = (wide >= low) & (wide < high)
-        return np.where(
-            inside, np.where(inside, wide, 0).astype(dtype), np.where(wide >= high, info.max, info.min)
-        ).astype(dtype)
+        bound = np.where(wide >= high, np.array(info.max, dtype), np.array(info.min, dtype))
+        return np.where(inside, np.where(inside, wide, 0).astype(dtype), bound)
     return a.astype(dtype)
 
 
