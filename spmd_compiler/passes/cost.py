@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..ir.graph import Module
+from ..ir.graph import Module, Op
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
@@ -100,6 +100,11 @@ def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
     if kind == "collective_permute":
         return operand_bytes
     raise ValueError(f"unknown collective {kind!r}")
+
+
+def sent_bytes(op: Op, mesh: Mesh) -> float:
+    """Bytes that a device sends for a collective of a per-device program."""
+    return ring_bytes(op.name, mesh.axes_size(op.attrs["axes"]), sum(v.type.nbytes for v in op.operands))
 
 
 def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:

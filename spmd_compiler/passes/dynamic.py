@@ -108,11 +108,10 @@ class _Pass:
         self.tables: dict[Value, Table] = {}
         self.plan: list[_Row | _Enter | _Leave] = []
         self.chosen: dict[Node, Any] = {}
-        self.wished: set[Value] = set()
+        self.wished = axis_wishes(engine, block, axis)
         self.decided: dict[Value, dict[Layout, None]] = {}  # what users want that are decided already
 
     def run(self, leap: bool) -> float:
-        self.wished = axis_wishes(self.engine, self.block, self.axis)
         for v in self.block.args:
             self.tables[v] = self.memory.table({self.engine.layouts[v]: 0.0})
         self.forward(self.block, 1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..ir.graph import Module, Op, Value
 from ..ir.layout import even_part
 from ..ir.optable import COLLECTIVES, ELEMENTWISE
-from .cost import ring_bytes
+from .cost import sent_bytes
 from .estimate import walk
 from .rules.table import CONTROL, RuleBook
 
@@ -34,8 +34,7 @@ def collectives(module: Module) -> list[Collective]:
         if op.name not in COLLECTIVES or "axes" not in op.attrs:
             continue
         axes = op.attrs["axes"]
-        n = module.mesh.axes_size(axes)
-        sent = ring_bytes(op.name, n, sum(v.type.nbytes for v in op.operands))
+        n, sent = module.mesh.axes_size(axes), sent_bytes(op, module.mesh)
         source = f"{op.loc.file}:{op.loc.line}" if op.loc.file else ""
         out.append(Collective(op.name, tuple(axes), n, sent, trips, source, op.attrs.get("cause", "")))
     return out

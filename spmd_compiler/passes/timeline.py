@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.optable import COLLECTIVES
 from ..ir.trips import trip_count
-from .cost import ring_bytes
+from .cost import sent_bytes
 from .estimate import FREE, flops
 from .hardware import Hardware
 
@@ -82,9 +82,8 @@ class _Schedule:
 
     def sending(self, op: Op) -> float:
         axes: tuple[str, ...] = op.attrs["axes"]
-        sent = ring_bytes(op.name, self.mesh.axes_size(axes), sum(v.type.nbytes for v in op.operands))
         bandwidth, latency = self.hardware.link(axes)
-        return sent / bandwidth + latency
+        return sent_bytes(op, self.mesh) / bandwidth + latency
 
     def working(self, op: Op) -> float:
         if op.name in FREE:
