@@ -72,18 +72,21 @@ def work(module: Module) -> tuple[Counter[str], float]:
     return operations, touched
 
 
+def reads(op: Op) -> list[Value]:
+    """The values that an op reads, those in its regions too."""
+    return [*op.operands, *(v for region in op.regions for inner in region.walk() for v in inner.operands)]
+
+
+def last_reads(block: Block) -> dict[Value, int]:
+    """The position of the op that reads a value last; behind all ops if the block returns it."""
+    last = {v: i for i, op in enumerate(block.ops) for v in reads(op)}
+    return last | dict.fromkeys(block.returns, len(block.ops))
+
+
 def peak_bytes(block: Block, donated: set[Value]) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
     their last use. XLA, which fuses ops, needs less."""
-    last: dict[Value, int] = {}
-    for i, op in enumerate(block.ops):
-        for v in op.operands:
-            last[v] = i
-        for region in op.regions:
-            for inner in region.walk():
-                for v in inner.operands:
-                    last[v] = i
-    last.update(dict.fromkeys(block.returns, len(block.ops)))
+    last = last_reads(block)
     last.update({v: len(block.ops) for v in block.args if v not in donated})
     ends: dict[int, list[Value]] = {}
     for v, i in last.items():

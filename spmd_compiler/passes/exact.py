@@ -18,6 +18,7 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType
 from .dynamic import FIXED, LOOPS, axis_wishes
+from .estimate import last_reads
 from .linear_program import LinearProgram
 from .proposal import Node, take
 from .rules.base import Choice, with_axis, worth_cutting
@@ -242,11 +243,7 @@ class _Exact:
     def limit(self, memory: float) -> None:
         """At each op the values that are live, in the layouts that they are made in, fit into `memory`."""
         for block in self.blocks(self.block):
-            last: dict[Value, int] = {v: len(block.ops) for v in block.returns}
-            for i, op in enumerate(block.ops):
-                inside = [v for region in op.regions for inner in region.walk() for v in inner.operands]
-                for v in (*op.operands, *inside):
-                    last[v] = max(i, last.get(v, i))
+            last = last_reads(block)
             live = dict.fromkeys(block.args)
             for i, op in enumerate(block.ops):
                 live.update(dict.fromkeys(op.results))

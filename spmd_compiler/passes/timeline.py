@@ -9,7 +9,7 @@ from ..ir.graph import Block, Module, Op, Value
 from ..ir.optable import COLLECTIVES
 from ..ir.trips import trip_count
 from .cost import sent_bytes
-from .estimate import FREE, flops
+from .estimate import FREE, flops, reads
 from .hardware import Hardware
 
 
@@ -36,9 +36,8 @@ class _Schedule:
         users: dict[Value, list[int]] = {}
         waits: list[int] = []
         for i, op in enumerate(block.ops):
-            inside = [v for region in op.regions for inner in region.walk() for v in inner.operands]
             waits.append(0)
-            for v in {*op.operands, *inside}:
+            for v in set(reads(op)):
                 users.setdefault(v, []).append(i)
         made = {v for op in block.ops for v in op.results}
         for v in made:
