@@ -38,7 +38,7 @@ zoo: $(VENV)/.installed  ## bytes sent on real-shaped programs, beside Shardy an
 scorecard: $(VENV)/.installed  ## known bugs of partitioners, ours beside Shardy and GSPMD
 	$(BIN)/python -m benchmarks.scorecard
 
-zoo-variants: $(VENV)/.installed  ## the same on 504 generated variants of these programs
+zoo-variants: $(VENV)/.installed  ## the same on 819 generated variants of these programs
 	$(BIN)/python -m benchmarks.run_variants
 
 AOT_VENV ?= .venv-aot

@@ -1,7 +1,7 @@
 """Generated variants of every zoo program (other shapes, meshes and layouts) through this compiler, Shardy and GSPMD:
 what each sends, read from optimized HLO, and every variant where XLA's partitioners send less.
 
-    python -m benchmarks.run_variants [--limit 504] [--seed 0] [--jobs N] [--only 'lm_*'] [--hlo DIR]
+    python -m benchmarks.run_variants [--limit 819] [--seed 0] [--jobs N] [--only 'lm_*' | '*~six*'] [--hlo DIR]
 
 Rows are kept under tmp/, those of XLA's partitioners until the variants change and ours until the compiler does: a run
 that was cut off goes on, and one after a change of the compiler compiles only ours.
@@ -31,7 +31,8 @@ QUICK = {
 def main() -> int:
     """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
     options = _options()
-    names = [n for n in variants.names(options.limit) if fnmatch.fnmatch(n, options.only + "~*")]
+    pattern = options.only if "~" in options.only else options.only + "~*"
+    names = [n for n in variants.names(options.limit) if fnmatch.fnmatch(n, pattern)]
     console = Console() if sys.stdout.isatty() else Console(width=200)
     arguments = ["--seed", str(options.seed)]
     if options.hlo:
@@ -63,8 +64,8 @@ def report(rows: Rows, seed: int) -> str:
         f"# Variants of the zoo on JAX {version('jax')}",
         "",
         f"{len(rows)} generated variants (seed {seed}) of {len(zoo.CASES)} programs: other sizes, meshes of up to three axes "
-        "with 2 to 8 virtual CPU devices, other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
-        "Compiled only; one in five of ours is run and compared with one device.",
+        "with 2 to 64 virtual CPU devices (`~six`: 6, `~cube`: 2 x 2 x 2, `~many`: 64), other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
+        "Compiled only; some of ours are run and compared with one device.",
         "",
         f"* {sum(row['status'] == 'ok' for row in ours)} compile; {sum(checked)} of {len(checked)} compared are right",
         f"* ours over the better of Shardy and GSPMD: x {compare.geometric_mean(ratios.values()):.2f} (geometric mean of "
@@ -121,10 +122,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--limit", type=int, default=8 * len(zoo.CASES), help="variants, default %(default)s")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=len(variants.ROUNDS) * len(zoo.CASES),
+        help="variants, default %(default)s",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument("--only", default="*", help="programs, as a shell pattern")
+    parser.add_argument("--only", default="*", help="programs or, with ~, variants, as a shell pattern")
     parser.add_argument("--hlo", default="", help="folder for the optimized HLO of what is compiled anew")
     parser.add_argument("--state", default=str(ROOT / "tmp" / f"variants-jax{version('jax')}"))
     return parser.parse_args()

@@ -20,8 +20,12 @@ from .layouts import SpecMap, draw_specs, map_specs
 from .meshes import Axes, draw_mesh
 
 _FACTORS = ((1, 2), (1, 1), (1, 1), (3, 4), (3, 2), (2, 1))  # a size is multiplied by one of these
+_LARGER = ((1, 1), (1, 1), (2, 1), (2, 1), (4, 1), (3, 2))  # for meshes of many devices
 _TRIES = 12
 _LARGEST = 2.0  # times the arguments' bytes of the original
+_LARGEST_OF_MANY = 8.0
+# What follows `~` in the name of a variant: the kind of its mesh, and a number.
+ROUNDS = (*map(str, range(8)), "six0", "cube0", "many0", "six1", "many1")
 
 
 @dataclass
@@ -36,20 +40,26 @@ class Variant:
 
 def names(limit: int) -> list[str]:
     """`program~number` of the first `limit` variants, in turn of every program."""
-    cases = list(zoo.CASES)
-    return [f"{cases[i % len(cases)]}~{i // len(cases)}" for i in range(limit)]
+    every = [f"{case}~{variant}" for variant in ROUNDS for case in zoo.CASES]
+    return every[:limit]
+
+
+def kind_of(name: str) -> str:
+    """The kind of a variant's mesh (`meshes.KINDS`)."""
+    return name.split("~")[1].rstrip("0123456789")
 
 
 def draw(name: str, seed: int) -> Variant:
     """The same variant for the same name and seed."""
-    case_name, _ = name.split("~")
+    case_name, kind = name.split("~")[0], kind_of(name)
     rng = Random(f"{seed} {name}")
     case = zoo.CASES[case_name]
     built = case.build()
-    axes, renamed = draw_mesh(rng, case.mesh)
+    axes, renamed = draw_mesh(rng, case.mesh, kind)
     thirds = any(size % 3 == 0 for _, size in axes)
+    factors, largest = (_LARGER, _LARGEST_OF_MANY) if kind == "many" else (_FACTORS, _LARGEST)
     for attempt in range(_TRIES):
-        sizes = _draw_sizes(rng, built, thirds) if attempt < _TRIES - 1 else {}
+        sizes = _draw_sizes(rng, built, thirds, factors, largest) if attempt < _TRIES - 1 else {}
         resized = replace(built, args=_resize(built.args, sizes))
         outs = _outputs(resized, axes)
         if outs is not None:
@@ -68,21 +78,24 @@ def draw(name: str, seed: int) -> Variant:
     return Variant(name, axes, changed, what)
 
 
-def _draw_sizes(rng: Random, built: zoo.Built, thirds: bool) -> dict[int, int]:
-    """Another size for each size. `thirds`: most become multiples of 3."""
+def _draw_sizes(
+    rng: Random, built: zoo.Built, thirds: bool, factors: Sequence[tuple[int, int]], largest: float
+) -> dict[int, int]:
+    """Another size for each size, by one of the factors. `thirds`: most become multiples of 3. `largest`: how often the
+    arguments' bytes at most."""
     found = sorted({n for a in jax.tree.leaves(built.args) for n in a.shape if n >= 4})
     total = sum(a.nbytes for a in jax.tree.leaves(built.args))
     for _ in range(20):
         sizes = {}
         for n in found:
-            up, down = rng.choice(_FACTORS)
+            up, down = rng.choice(factors)
             if thirds and rng.random() < 0.8:
                 up, down = rng.choice(((3, 4), (3, 2)))
             sizes[n] = n * up // down
         changed = sum(
             a.itemsize * np.prod([sizes.get(n, n) for n in a.shape]) for a in jax.tree.leaves(built.args)
         )
-        if changed <= _LARGEST * total:
+        if changed <= largest * total:
             return sizes
     return {}
 

@@ -1,4 +1,4 @@
-"""Other meshes for a program: other sizes of its axes, their order, an axis in two."""
+"""Other meshes for a program: other sizes of its axes, their order, an axis in several."""
 
 from __future__ import annotations
 
@@ -7,10 +7,22 @@ from random import Random
 Axes = list[tuple[str, int]]
 Renamed = dict[str, tuple[str, ...]]  # what stands for an axis of the original in its layouts
 _DEVICES = (8, 8, 8, 4, 6, 2)
+# The sizes of the axes, by the kind of a variant; "" is any small mesh.
+KINDS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "": (),
+    "six": ((6,), (2, 3), (3, 2)),
+    "cube": ((2, 2, 2),),
+    "many": ((8, 8), (16, 4), (4, 16), (4, 4, 4)),
+}
+MOST = 64  # devices
 
 
-def draw_mesh(rng: Random, original: Axes) -> tuple[Axes, Renamed]:
-    """A mesh of at most 8 devices and three axes, and how the original's layouts read on it."""
+def draw_mesh(rng: Random, original: Axes, kind: str = "") -> tuple[Axes, Renamed]:
+    """A mesh of the kind, and how the original's layouts read on it. The kind "" has at most 8 devices and three axes."""
+    return _of_sizes(rng, original, KINDS[kind]) if KINDS[kind] else _small(rng, original)
+
+
+def _small(rng: Random, original: Axes) -> tuple[Axes, Renamed]:
     axes = list(original)
     renamed: Renamed = {name: (name,) for name, _ in axes}
     if len(axes) < 3 and rng.random() < 0.35:
@@ -26,6 +38,22 @@ def draw_mesh(rng: Random, original: Axes) -> tuple[Axes, Renamed]:
     devices = rng.choice([n for n in _DEVICES if len(_factorizations(n, len(axes))) > 0])
     sizes = rng.choice(_factorizations(devices, len(axes)))
     return [(name, size) for (name, _), size in zip(axes, sizes, strict=True)], renamed
+
+
+def _of_sizes(rng: Random, original: Axes, shapes: tuple[tuple[int, ...], ...]) -> tuple[Axes, Renamed]:
+    """Axes of some original may be cut: their pieces together stand for it, or the first of them alone."""
+    sizes = rng.choice([s for s in shapes if len(s) >= len(original)])
+    names = [name for name, _ in original]
+    renamed: Renamed = {name: (name,) for name in names}
+    for k in range(len(sizes) - len(names)):
+        cut = rng.choice(list(renamed))
+        piece = f"{cut}{k + 2}"
+        names.append(piece)
+        if rng.random() < 0.7:
+            renamed[cut] = (*renamed[cut], piece)
+    if rng.random() < 0.5:
+        rng.shuffle(names)
+    return list(zip(names, sizes, strict=True)), renamed
 
 
 def _factorizations(n: int, count: int) -> list[tuple[int, ...]]:

@@ -11,14 +11,17 @@ from jax.sharding import PartitionSpec as P
 
 from benchmarks import compare, zoo
 from benchmarks.run_variants import report
-from benchmarks.variants import draw, names
+from benchmarks.variants import ROUNDS, draw, kind_of, names
+from benchmarks.variants.meshes import KINDS
 from benchmarks.variants.worker import run_variant
 
 SAMPLE = (
     "conv_spatial_fwd~0",
     "embed_xent_train~0",
+    "embed_xent_train~cube0",
     "fused_qkv_split_fwd~0",
     "kv_decode_heads~0",
+    "kv_decode_heads~six0",
     "mlp_megatron_train~0",
     "reshard_row_ab_to_2d~0",
 )
@@ -35,16 +38,26 @@ def test_variants(name):
 def test_names_go_around():
     some = names(len(zoo.CASES) + 2)
     assert some[0].endswith("~0") and some[-1].endswith("~1")
-    assert len(set(some)) == len(some)
+    every = names(len(zoo.CASES) * len(ROUNDS) + 1)
+    assert len(set(every)) == len(every) == len(zoo.CASES) * len(ROUNDS)
 
 
-@pytest.mark.parametrize("name", names(40))
+@pytest.mark.parametrize("kind", [k for k in KINDS if k])
+@pytest.mark.parametrize("program", ["mlp_dp_fwd", "lm_2d_train_scan", "reshape_split_rows"])
+def test_a_kind_is_a_choice_of_axis_sizes(program, kind):
+    variant = draw(f"{program}~{kind}0", 1)
+    assert tuple(size for _, size in variant.axes) in KINDS[kind]
+
+
+@pytest.mark.parametrize(
+    "name", [*names(40), *(f"{program}~{k}0" for k in KINDS for program in zoo.CASES)][::4]
+)
 def test_what_is_drawn_divides_and_can_be_drawn_again(name):
     variant = draw(name, 3)
     again = draw(name, 3)
     assert (variant.axes, variant.what) == (again.axes, again.what)
     sizes = dict(variant.axes)
-    assert 2 <= math.prod(sizes.values()) <= 8
+    assert 2 <= math.prod(sizes.values()) <= (64 if kind_of(name) == "many" else 8)
 
     def check(spec, tree):
         for a in jax.tree.leaves(tree):
