@@ -1,8 +1,9 @@
 """Drives worker processes over a list of programs: one that crashes or hangs is started again behind the program that
-did it, which gets a row that says so."""
+did it, which gets a row that says so. Also the loop that such a process runs."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import itertools
 import json
@@ -10,18 +11,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import jax
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("spmd", "shardy", "gspmd")
-Rows = dict[str, dict[str, dict[str, Any]]]  # program -> part -> row
+Row = dict[str, Any]
+Rows = dict[str, dict[str, Row]]  # program -> part -> row
 
 
 @dataclass(frozen=True)
@@ -166,3 +170,46 @@ class _Runner:
         by_part.setdefault(row["part"], row)
         if len(by_part) == len(self._sweep.parts):
             self._advance()
+
+
+# ------------------------------------------------------------------------------------------------ in the process
+def worker_options(description: str | None) -> argparse.ArgumentParser:
+    """The arguments that a `Sweep` gives its processes; a worker adds those of its own."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--hlo", default="", help="folder for the optimized HLO")
+    parser.add_argument("work", nargs="+", help="program=part+part")
+    return parser
+
+
+def work(options: argparse.Namespace, rows_of: Callable[[str, list[str]], Iterable[Row]]) -> None:
+    """Writes the rows of every program of `options.work` as JSON lines to `options.out`, each as soon as it is there."""
+    with open(options.out, "a", buffering=1) as out:
+        for item in options.work:
+            name, parts = item.split("=")
+            for row in rows_of(name, parts.split("+")):
+                out.write(json.dumps(row) + "\n")
+            jax.clear_caches()
+
+
+def start_row(name: str, part: str) -> Row:
+    """Announces what is tried next, so that the driver knows what killed a process."""
+    return {"name": name, "part": part, "status": "start"}
+
+
+@contextmanager
+def outcome(row: Row) -> Iterator[None]:
+    """The row's status is "ok" if the block ends well; else "error", with the error: the table lists it and goes on."""
+    try:
+        yield
+        row["status"] = "ok"
+    except Exception as error:
+        row["status"] = "error"
+        row["error"] = f"{type(error).__name__}: {error}"[:1500]
+
+
+def keep_hlo(compiled: Any, folder: str, name: str, part: str) -> None:
+    """Writes the optimized HLO to the folder, if there is one."""
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        (Path(folder) / f"{name}.{part}.hlo").write_text(compiled.as_text())
