@@ -112,8 +112,12 @@ class _Pass:
         self.decided: dict[Value, dict[Layout, None]] = {}  # what users want that are decided already
 
     def run(self, leap: bool) -> float:
+        engine = self.engine
         for v in self.block.args:
-            self.tables[v] = self.memory.table({self.engine.layouts[v]: 0.0})
+            layout = engine.layouts[v]
+            cut = engine.cut_args.get(v, layout)
+            costs = {layout: 0.0, cut: engine.costs.relayout(v.type, layout, cut)}
+            self.tables[v] = self.memory.table(costs)
         self.forward(self.block, 1)
         for row in reversed(self.plan):
             if isinstance(row, _Row):

@@ -9,7 +9,6 @@ from ..errors import ArgumentError
 from ..ir.graph import Module
 from ..ir.verify import verify
 from .barriers import SplitBarriers
-from .boundary import Boundary
 from .cost import priced
 from .expand import Expand
 from .hardware import Hardware, find_hardware
@@ -59,7 +58,6 @@ def compile_module(
     options = options or Options()
     hardware = None if options.hardware is None else find_hardware(options.hardware)
     passes: list[Pass] = [
-        Boundary(),
         Simplify(),
         OpenRegions(),
         SplitBarriers(),

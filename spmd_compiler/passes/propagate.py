@@ -1,5 +1,7 @@
 """propagate: gives every value a layout, and makes every change of layout an explicit `relayout` op.
 
+0. An argument or a result whose layout does not divide it lies in the even part of that (`even_part`). Of an argument the
+   forward propagation sees the layout asked for: cutting it is free, and where it isn't worth it step 2 finds out.
 1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
    unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
 2. Improvement: everything is decided again by dynamic programming (`dynamic`), until nothing worthwhile is gained. A change
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
-from ..ir.layout import Layout, canonical
+from ..ir.layout import Layout, canonical, even_part
 from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from ..ir.types import Type
@@ -77,12 +79,17 @@ class Propagate:
         """The assignment of layouts, and those that the results were asked to have."""
         main = module.main
         engine = Engine(module)
-        wanted = [engine.given(attrs.get("layout")) for attrs in main.result_attrs]
+        returns = zip(main.body.returns, main.result_attrs, strict=True)
+        wanted = [engine.given(engine.stored(v, attrs.get("layout"))) for v, attrs in returns]
         for value in main.body.args:
             engine.layouts[value] = engine.given(value.layout) or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
         engine.forward(main.body)
+        for value in main.body.args:
+            stored = engine.given(engine.stored(value, value.layout))
+            if stored is not None and stored is not (asked := engine.layouts[value]):
+                engine.layouts[value], engine.cut_args[value] = stored, asked
         engine.free_args = {v for v in main.body.args if v.layout is None}
         for value, layout in zip(main.body.returns, wanted, strict=True):
             if layout is not None:
@@ -120,6 +127,7 @@ class Engine(Assignment):
         self._trips: dict[Op, int] = {}
         self.fallbacks: dict[Op, None] = {}
         self.free_args: set[Value] = set()
+        self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
@@ -157,6 +165,10 @@ class Engine(Assignment):
     def given(self, layout: Layout | None) -> Layout | None:
         """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""
         return layout and layout.drop([a for a in layout.axes if self.mesh.axis_size(a) == 1])
+
+    def stored(self, value: Value, layout: Layout | None) -> Layout | None:
+        """The layout of an argument or a result of the program, outside of which a JAX array can have only the even part."""
+        return layout and even_part(layout, value.type, self.mesh)
 
     def _others(self, value: Value) -> tuple[Layout, ...]:
         users = self.demands.get(value)

@@ -11,7 +11,7 @@ import random
 import numpy as np
 
 from ...ir.graph import Block, Dense, Function, Module, Op, Value
-from ...ir.layout import Layout
+from ...ir.layout import Layout, is_even
 from ...ir.mesh import Mesh, parse_axis, split_axis
 from ...ir.types import numpy_dtype
 from .kinds import EXACT_KINDS, ROUNDING_KINDS, fill
@@ -131,6 +131,14 @@ def program(seed: int, exact: bool = True) -> Module:
     body = Block(args, [], [])
     functions: dict[str, Function] = {}
     scope = Scope(rng, body, exact=exact, functions=functions)
+
+    for v in args:  # what lies outside can't be cut unevenly: only a value inside can
+        assert v.layout is not None
+        if not is_even(v.layout, v.type, mesh):
+            cut = Value(v.type, v.layout)
+            body.ops.append(Op("relayout", [v], [cut], {"cause": "user"}))
+            scope.values.append(cut)
+            scope.bound[cut] = scope.bound[v]
 
     def pin() -> None:
         if rng.random() < 0.08 and (v := scope.array()) is not None:
