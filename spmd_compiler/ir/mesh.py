@@ -47,9 +47,9 @@ class Mesh:
         return size if size is not None else self.stride_and_size(axis)[1]
 
     def axes_size(self, axes: Iterable[str]) -> int:
-        n = 1
+        n, shape = 1, self.shape
         for a in axes:
-            n *= self.axis_size(a)
+            n *= shape[a] if a in shape else self.stride_and_size(a)[1]
         return n
 
     def stride_and_size(self, axis: str) -> tuple[int, int]:

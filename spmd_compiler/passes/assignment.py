@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout, block_size, local_type
@@ -19,10 +20,11 @@ class Costs:
         self.mesh = mesh
         self._serve: dict[tuple[Type, Layout, tuple[Layout, ...] | None], float] = {}
 
-    def relayout(self, type: Type, source: Layout, target: Layout) -> float:
+    def relayout(self, type: Type, source: Layout, target: Layout, limit: float = math.inf) -> float:
+        """The cost of a relayout; if that is `limit` or more, it may be inf instead."""
         if source is target or not isinstance(type, TensorType):
             return 0.0
-        return relayout_cost(type, source, target, self.mesh)
+        return relayout_cost(type, source, target, self.mesh, limit)
 
     def marginal(self, type: Type, layout: Layout, others: tuple[Layout, ...], demand: Layout) -> float:
         """What `demand` costs on top of the `others` that exist anyway."""
@@ -52,13 +54,19 @@ class Costs:
             have = [layout]
             total, how = 0.0, []
             for demand in order:
-                costs = [self.relayout(type, source, demand) for source in have]
-                k = costs.index(min(costs))
-                total += costs[k]
-                how.append((have[k], demand))
+                if best is not None and total >= best[0] - 1e-9:
+                    break  # this order is no cheaper already
+                least, best_source = math.inf, layout
+                for source in have:
+                    cost = self.relayout(type, source, demand, least)
+                    if cost < least:
+                        least, best_source = cost, source
+                total += least
+                how.append((best_source, demand))
                 have.append(demand)
-            if best is None or total < best[0] - 1e-9:
-                best = (total, how)
+            else:
+                if best is None or total < best[0] - 1e-9:
+                    best = (total, how)
         assert best is not None
         return best
 

@@ -13,6 +13,7 @@ it is a proposal: each connected group of its changes is kept only if the progra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -307,10 +308,21 @@ class _Pass:
     def _reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         costs = self.costs
         if isinstance(others, int):
-            return min([c / others + weight * costs.relayout(type, p, layout) for p, c in table])
-        without = min([c + weight * costs.serve(type, p, others) for p, c in table])
+            least = math.inf
+            for p, c in table:
+                base = c / others
+                if base < least:
+                    limit = (least - base) / weight
+                    least = min(least, base + weight * costs.relayout(type, p, layout, limit))
+            return least
         both = others if layout in others else (*others, layout)
-        return min([c + weight * costs.serve(type, p, both) for p, c in table]) - without
+        with_it = without = math.inf
+        for p, c in table:
+            if c < without:
+                without = min(without, c + weight * costs.serve(type, p, others))
+            if c < with_it:
+                with_it = min(with_it, c + weight * costs.serve(type, p, both))
+        return with_it - without
 
     # ------------------------------------------------------------------------------------------ backward
     def decide(self, row: _Row) -> None:

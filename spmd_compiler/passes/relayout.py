@@ -1,8 +1,8 @@
 """The relayout planner: the cheapest sequence of steps that takes a value from one layout to another.
 
 Steps are single collectives (or none at all: slicing and masking are local), each from one layout to the next. The plan
-is a shortest path (Dijkstra) over layouts whose shard is no larger than the larger of the two ends, weighted by
-`cost.step_cost`. Plans depend on types, layouts and axis sizes only, never on the number of devices.
+is a shortest path (A*, with `relayout_bound`) over layouts whose shard is no larger than the larger of the two ends,
+weighted by `cost.step_cost`. Plans depend on types, layouts and axis sizes only, never on the number of devices.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ..ir.layout import Layout, canonical, local_type
 from ..ir.mesh import Mesh, parse_axis, split_axis
 from ..ir.types import TensorType
 from .cost import step_cost
+from .relayout_bound import least_cost
 from .relayout_direct import direct
 from .relayout_exchange import fuse
 from .relayout_steps import MAX_ATOMS, Step, steps
@@ -45,8 +46,20 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     return hit
 
 
-def relayout_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
-    return 0.0 if source is target else plan(type, source, target, mesh).cost
+def relayout_cost(
+    type: TensorType, source: Layout, target: Layout, mesh: Mesh, limit: float = math.inf
+) -> float:
+    """The cost of the plan. If that is `limit` or more, it may be inf instead: nobody asks for such a plan."""
+    if source is target:
+        return 0.0
+    if limit < math.inf:
+        hit = mesh.cache.get("plans", {}).get((type, source, target))
+        if hit is not None:
+            return hit.cost
+        pieces = source.has_pieces or target.has_pieces
+        if not pieces and least_cost(type, source, target, mesh) >= limit:
+            return math.inf
+    return plan(type, source, target, mesh).cost
 
 
 def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
@@ -145,10 +158,11 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
     bound = max(local_type(type, src, mesh).nbytes, local_type(type, dst, mesh).nbytes)
     best: dict[Layout, float] = {src: 0.0}
     came: dict[Layout, Step] = {}
-    queue: list[tuple[float, int, str, Layout]] = [(0.0, 0, "", src)]
+    left: dict[Layout, float] = {}  # at least, from a layout to `dst`
+    queue: list[tuple[float, int, str, float, Layout]] = [(0.0, 0, "", 0.0, src)]
     visited = 0
     while queue:
-        cost, hops, _, at = heapq.heappop(queue)
+        _, hops, _, cost, at = heapq.heappop(queue)
         if at is dst:
             path: list[Step] = []
             while at is not src:
@@ -168,7 +182,10 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
             if total < best.get(to, math.inf):
                 best[to] = total
                 came[to] = step
-                heapq.heappush(queue, (total, hops + 1, repr(to), to))
+                if to not in left:
+                    left[to] = least_cost(type, to, dst, mesh)
+                if to is dst or total + left[to] < best.get(dst, math.inf):
+                    heapq.heappush(queue, (total + left[to], hops + 1, repr(to), total, to))
     return _through_replicated(type, src, dst, mesh)
 
 

@@ -139,6 +139,10 @@ def _permutations(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Ite
     partial = {a for a, _ in src.partial}
     pool = [*used, *(a for a in dst.placement if a not in src.placement)]
     pool = [a for a in pool if a not in partial]
+    combos = (
+        [c for k in range(1, 4) for c in itertools.permutations(pool, k)] if len(pool) <= MAX_ATOMS else []
+    )
+    sized = [(c, mesh.axes_size(c)) for c in combos]
     wishes: list[list[Axes]] = []
     for d, n in enumerate(sizes):
         if n == 1:
@@ -148,10 +152,9 @@ def _permutations(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Ite
         want = dst.dims[d]
         if mesh.axes_size(want) == n:
             options.append(want)
-        for k in range(1, 4):
-            for combo in itertools.permutations(pool, k) if len(pool) <= MAX_ATOMS else ():
-                if mesh.axes_size(combo) == n and (combo[: len(want)] == want or want[: len(combo)] == combo):
-                    options.append(combo)
+        for combo, size in sized:
+            if size == n and (combo[: len(want)] == want or want[: len(combo)] == combo):
+                options.append(combo)
         wishes.append(list(dict.fromkeys(options)))
     if math.prod(map(len, wishes)) > 64:
         wishes = [w[:3] for w in wishes]

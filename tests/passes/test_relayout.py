@@ -10,6 +10,7 @@ import spmd_compiler as spmd
 from spmd_compiler.ir.layout import Layout, local_type
 from spmd_compiler.ir.types import TensorType
 from spmd_compiler.passes.relayout import plan
+from spmd_compiler.passes.relayout_bound import least_cost
 
 MESHES = [
     spmd.create_mesh([("a", 8)]),
@@ -68,6 +69,19 @@ def test_no_step_is_larger_than_the_larger_end(case):
         assert local_type(type, step.target, mesh).nbytes <= bound, step
         at = step.target
     assert local_type(type, at, mesh) is local_type(type, target, mesh)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(sizes=[1, 3, 5, 8, 12, 32]))
+def test_the_bound_is_below_every_plan(case):
+    mesh, shape, chain = case
+    type = TensorType(shape, "f32")
+    for source in chain:
+        for target in chain:
+            assert (
+                least_cost(type, source.ir, target.ir, mesh)
+                <= plan(type, source.ir, target.ir, mesh).cost + 1e-6
+            )
 
 
 AB = MESHES[1]
