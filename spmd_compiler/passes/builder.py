@@ -22,8 +22,11 @@ INDEX = "i32"
 
 
 def identity_value(kind: str, dtype: str) -> Any:
-    """The neutral element of a reduction: what a device without a term contributes."""
+    """The neutral element of a reduction, bit for bit: what a device without a term contributes."""
     np_dtype = numpy_dtype(dtype)
+    if kind == "sum" and (is_float(dtype) or is_complex(dtype)):  # 0.0 would turn a -0.0 into 0.0
+        zero = complex(-0.0, -0.0) if is_complex(dtype) else -0.0
+        return np.array(zero).astype(np_dtype)[()]
     if kind in ("sum", "xor", "or"):
         return np.zeros((), np_dtype)[()]
     if kind == "mul":

@@ -3,8 +3,6 @@ both may be sharded, and devices exchange what the pad needs. Windows of less th
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from ..ir.graph import Op, Value, constant
@@ -85,7 +83,7 @@ def _elementwise(op: Op, x: Value, update: Value, low: tuple[int, ...], kind: st
     """kind: of the combiner; None overwrites."""
     type = x.type
     assert isinstance(type, TensorType)
-    fill = constant(TensorType((), type.dtype), _neutral(kind, type.dtype))
+    fill = constant(TensorType((), type.dtype), 0 if kind is None else identity_value(kind, type.dtype))
     sizes = update.type.shape
     high = tuple(n - s - k for n, s, k in zip(type.shape, low, sizes, strict=True))
     attrs = {"edge_padding_low": low, "edge_padding_high": high, "interior_padding": (0,) * type.rank}
@@ -114,11 +112,3 @@ def _elementwise(op: Op, x: Value, update: Value, low: tuple[int, ...], kind: st
         new.append(always)
         inside = always.results[0]
     return [*new, Op("select", [inside, padded.results[0], x], op.results, {}, (), op.loc)]
-
-
-def _neutral(kind: str | None, dtype: str) -> Any:
-    if kind is None:
-        return 0
-    if kind == "sum" and dtype[0] in "fbc":
-        return complex(-0.0, -0.0) if dtype[0] == "c" else -0.0
-    return identity_value(kind, dtype)

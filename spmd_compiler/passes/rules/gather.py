@@ -9,12 +9,11 @@ from __future__ import annotations
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_block
 from ...ir.types import TensorType
-from ..builder import Builder
+from ..builder import Builder, identity_value
 from ..cost import Work
 from .base import Rule, factored, shape_of
 from .lookups import clamped, index_dims, localise, take_apart
 from .slicing import owner_kind
-from .windows import nothing
 
 
 class Factors:
@@ -113,7 +112,8 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     type = result.type
     assert isinstance(type, TensorType)
     found = tuple(r for r in range(type.rank) if r not in offset_dims)
-    return [b.select(b.broadcast(mask, type.shape, found), result, b.constant(nothing(type.dtype), type))]
+    nothing = b.constant(identity_value("sum", type.dtype), type)
+    return [b.select(b.broadcast(mask, type.shape, found), result, nothing)]
 
 
 RULES = {"gather": gather}

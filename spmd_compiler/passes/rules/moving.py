@@ -7,11 +7,11 @@ from typing import Any
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_type
 from ...ir.types import Type
-from ..builder import Builder
+from ..builder import Builder, identity_value
 from ..halo import Segment, Window, concat_moves, emit_moves, fetch_window, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .shape import ANY_PARTIAL, move_work
-from .windows import Extent, dilate, fetch, nothing, window_exchange
+from .windows import Extent, dilate, fetch, window_exchange
 
 # types that every backend can sum over devices
 _SUMMED = {"f16", "bf16", "f32", "f64", "c64", "c128", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
@@ -88,7 +88,7 @@ def _expand_slice(b: Builder, op: Op, args: list[Value]) -> list[Value]:
 def _own_part(b: Builder, value: Value, dim: int, offset: Value, e: Extent) -> Value:
     """The range that is sliced, as far as this device has it; elsewhere what adds nothing."""
     length = (e.out - 1) * e.stride + 1
-    neutral = nothing(value.type.dtype)
+    neutral = identity_value("sum", value.type.dtype)
     wide = dilate(b, value, dim, length, length, 1, neutral)
     start = b.binary("subtract", b.index(length - e.low), offset)
     return b.dynamic_slice(wide, dim, start, length)

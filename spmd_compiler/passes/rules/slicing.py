@@ -8,17 +8,16 @@ import numpy as np
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_block, local_type
 from ...ir.types import TensorType, numpy_dtype
-from ..builder import INDEX, Builder
+from ..builder import INDEX, Builder, identity_value
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .windows import nothing
 
 # types that every backend can sum over devices
 SUMMED = {"f16", "bf16", "f32", "f64", "c64", "c128", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
 
 def owner_kind(dtype: str) -> str | None:
-    """The partial kind of a value that one device has and the others hold `nothing` of; None if there is none."""
+    """The partial kind of a value that one device has and the others hold the sum's neutral element of; None if there is none."""
     return "or" if dtype == "i1" else "sum" if dtype in SUMMED else None
 
 
@@ -80,7 +79,7 @@ def _expand_slice(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         ahead[d] = b.binary("subtract", mine, starts[d])
     taken = TensorType(tuple(sizes), value.type.dtype)
     value = b.op("dynamic_slice", [value, *starts], taken, {"slice_sizes": tuple(sizes)})
-    neutral = nothing(value.type.dtype)
+    neutral = identity_value("sum", value.type.dtype)
     for d, by in ahead.items():
         have, size = sizes[d], want.shape[d]
         if size == 1:

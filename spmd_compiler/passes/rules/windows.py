@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ...ir.graph import Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
@@ -153,10 +151,3 @@ def dilate(b: Builder, value: Value, dim: int, low: int, high: int, base: int, f
 
     attrs = {"edge_padding_low": at(low), "edge_padding_high": at(high), "interior_padding": at(base - 1)}
     return b.op("pad", [value, scalar], TensorType((*shape[:dim], new, *shape[dim + 1 :]), dtype), attrs)
-
-
-def nothing(dtype: str) -> Any:
-    """What added to x gives x, bit for bit: -0.0 for floats."""
-    if dtype[0] == "c":
-        return complex(-0.0, -0.0)
-    return -0.0 if dtype[0] in "fb" else np.zeros((), np.int32)[()]

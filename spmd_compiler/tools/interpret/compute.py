@@ -45,11 +45,12 @@ def dot_general(op: Op, x: Array, y: Array) -> Array:
 
 def _reduced(ufunc: np.ufunc, x: Array) -> Array:
     """Over the first dim, in the type of the elements."""
-    return (
-        ufunc.reduce(x, axis=0)
-        if ufunc in (np.maximum, np.minimum)
-        else ufunc.reduce(x, axis=0, dtype=x.dtype)
-    )
+    if ufunc in (np.maximum, np.minimum):
+        return ufunc.reduce(x, axis=0)
+    if ufunc is np.add and x.dtype.kind in "fc":
+        # numpy starts from 0.0, which a sum of -0.0 does not survive
+        return ufunc.reduce(x, axis=0, dtype=x.dtype, initial=-np.zeros((), x.dtype)[()])
+    return ufunc.reduce(x, axis=0, dtype=x.dtype)
 
 
 def reduce(op: Op, args: list[Array], combine: Region) -> list[Array]:
