@@ -38,8 +38,25 @@ FIXED = ("manual_computation", "relayout")
 def improve(engine: Engine, block: Block, views: Iterable[View], leap: bool = False) -> float:
     """Decides everything in a program again, for each axis under each view. Returns how much cheaper it is now. `leap`:
     changes are kept also where they don't pay by themselves, as another start."""
-    axes = [axis for axis in engine.mesh.shape if engine.mesh.axis_size(axis) > 1]
-    return sum([_Pass(engine, block, axis, view).run(leap) for axis in axes for view in views])
+    memory, gain = engine.memory, 0.0
+    for axis in [axis for axis in engine.mesh.shape if engine.mesh.axis_size(axis) > 1]:
+        for view in views:
+            key = (memory.state, axis, view)
+            known = memory.passes.get(key)
+            if known is None:
+                before = dict(memory.ends)
+                chosen = _Pass(engine, block, axis, view).run()
+                known = memory.passes[key] = (
+                    chosen,
+                    dict(memory.ends),
+                    bool(chosen) or memory.ends != before,
+                )
+            chosen, ends, changes = known
+            memory.ends = dict(ends)
+            if changes:
+                memory.state = memory.states.setdefault((*key, leap), len(memory.states) + 1)
+                gain += accept(engine, chosen, leap)
+    return gain
 
 
 class View(Enum):
@@ -78,7 +95,8 @@ class _Leave(NamedTuple):
 
 
 class Memory:
-    """What the passes over a program share: equal ops in equal circumstances are decided once."""
+    """What the passes over a program share: equal ops in equal circumstances are decided once, and so are programs: plans
+    begin alike, and many passes change nothing."""
 
     def __init__(self) -> None:
         self.candidates: dict[Any, tuple[Choice, ...]] = {}
@@ -88,6 +106,9 @@ class Memory:
         self.tables: dict[Table, Table] = {}
         self.kinds: dict[Any, frozenset[str] | None] = {}
         self.ends: dict[Any, list[Table]] = {}  # per loop and axis what the end of its body costs
+        self.state = 0  # the number of the present state of the program
+        self.states: dict[Any, int] = {}  # the number that a state has after a pass in another state
+        self.passes: dict[Any, tuple[dict[Node, Any], dict[Any, list[Table]], bool]] = {}
 
     def table(self, entries: dict[Layout, float]) -> Table:
         """An interned table whose smallest cost is 0."""
@@ -112,7 +133,8 @@ class _Pass:
         self.wished = axis_wishes(engine, block, axis)
         self.decided: dict[Value, dict[Layout, None]] = {}  # what users want that are decided already
 
-    def run(self, leap: bool) -> float:
+    def run(self) -> dict[Node, Any]:
+        """What should change."""
         engine = self.engine
         for v in self.block.args:
             layout = engine.layouts[v]
@@ -127,7 +149,7 @@ class _Pass:
                 self.leave(row)
             else:
                 self.enter(row)
-        return accept(self.engine, self.chosen, leap)
+        return self.chosen
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block, weight: int) -> None:

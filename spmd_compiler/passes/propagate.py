@@ -13,7 +13,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout, canonical, even_part
@@ -21,7 +21,7 @@ from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
-from .dynamic import FIXED, LOOPS, Memory, View, improve
+from .dynamic import FIXED, LOOPS, Memory, Table, View, improve
 from .exact import solve
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
@@ -52,7 +52,16 @@ PLANS = (
 ROOM = 12000  # ops, over all plans: a larger program has fewer plans
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 UNPRICED = (*LOOPS, *FIXED)  # ops without rules
-State = tuple[dict[Value, Layout], dict[Op, Choice], dict[Value, dict[Layout, int]]]
+
+
+class State(NamedTuple):
+    """An assignment while it is improved; `ends`, `number`: see `Memory`."""
+
+    layouts: dict[Value, Layout]
+    choices: dict[Op, Choice]
+    demands: dict[Value, dict[Layout, int]]
+    ends: dict[Any, list[Table]]
+    number: int
 
 
 @dataclass(frozen=True)
@@ -219,13 +228,15 @@ class Engine(Assignment):
     # ------------------------------------------------------------------------------------------ improvement
     def state(self) -> State:
         """What changes while the assignment is improved."""
-        return dict(self.layouts), dict(self.choices), {v: dict(users) for v, users in self.demands.items()}
+        demands = {v: dict(users) for v, users in self.demands.items()}
+        return State(
+            dict(self.layouts), dict(self.choices), demands, dict(self.memory.ends), self.memory.state
+        )
 
     def restore(self, state: State) -> None:
-        layouts, choices, demands = state
-        self.layouts, self.choices = dict(layouts), dict(choices)
-        self.demands = {v: dict(users) for v, users in demands.items()}
-        self.memory.ends.clear()
+        self.layouts, self.choices = dict(state.layouts), dict(state.choices)
+        self.demands = {v: dict(users) for v, users in state.demands.items()}
+        self.memory.ends, self.memory.state = dict(state.ends), state.number
 
     def total(self) -> float:
         """The cost of the program."""

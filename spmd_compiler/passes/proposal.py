@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-import networkx as nx
+from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout
@@ -46,14 +44,23 @@ def take(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
 
 def _groups(engine: Engine, chosen: Chosen) -> list[list[Node]]:
     """What changes, in groups that touch each other through a value whose layout they change."""
-    graph: nx.Graph[Any] = nx.Graph()
-    for node in chosen:
-        graph.add_node(node)
+    nodes = list(chosen)
+    first = list(range(len(nodes)))  # of each node an earlier one of its group, or itself
+
+    def head(i: int) -> int:
+        while first[i] != i:
+            first[i] = i = first[first[i]]
+        return i
+
+    seen: dict[Value, int] = {}
+    for i, node in enumerate(nodes):
         for v in _touched(engine, node, chosen):
-            graph.add_edge(node, v)
-    position = {node: i for i, node in enumerate(chosen)}
-    groups = nx.connected_components(graph)
-    return [sorted((x for x in group if x in position), key=position.__getitem__) for group in groups]
+            a, b = head(i), head(seen.setdefault(v, i))
+            first[max(a, b)] = min(a, b)
+    groups: dict[int, list[Node]] = {}
+    for i, node in enumerate(nodes):
+        groups.setdefault(head(i), []).append(node)
+    return list(groups.values())
 
 
 def _touched(engine: Engine, node: Node, chosen: Chosen) -> Iterator[Value]:
