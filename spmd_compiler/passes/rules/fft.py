@@ -1,5 +1,5 @@
-"""fft: the leading dims are batch. One of several transformed dims may be sharded: the others are transformed first, then an
-all-to-all makes it whole and leaves another one sharded. Or it stays where it is (`fft_in_place`)."""
+"""fft: the leading dims are batch. A transformed dim may be sharded: the others are transformed first, then an all-to-all makes
+it whole and leaves another one sharded. Or it stays where it is (`fft_in_place`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ...ir.types import Type
 from ..builder import Builder
 from ..cost import Work
 from .base import Dims, Exchange, Rule, Strategy, factored, numbered, shape_of
-from .fft_in_place import place_price, transform_in_place
+from .fft_in_place import goes_first, place_price, transform_in_place
 from .fft_local import transform
 
 
@@ -20,9 +20,9 @@ def fft(op: Op) -> Rule:
     # one factor for all transformed dims: a mesh axis can take part in one exchange only
     sizes = [*shape[:batch], max(1, min(shape[batch:]))]
     ways = [Strategy((s,), (t,), batch, _exchange(op)) for s, t in _moves(op)]
-    if op.attrs["fft_type"] in ("FFT", "IFFT"):
-        stays = [d for d in range(batch, len(shape)) if shape[d] > 1]
-        ways += [Strategy((d,), (d,), batch, place_price(shape[d])) for d in stays]
+    result = shape_of(op.results[0])
+    stays = [d for d in range(batch, len(shape)) if shape[d] > 1 and result[d] > 1]
+    ways += [Strategy((d,), (d,), batch, place_price(op, d)) for d in stays]
     work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
     return factored(
         [dims], [dims], sizes, _expand, whole=[batch], linear=[((0,), ("sum",))], extra=ways, work=work
@@ -64,10 +64,13 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     to = next(d for d in dims if target.dims[d])
     axes = source.dims[cut]
     value = args[0]
-    if others := [d for d in dims if d != cut]:
+    others = [d for d in dims if d != cut]
+    if to == cut and goes_first(op, cut):
+        value = transform_in_place(b, op, value, cut, axes)
+    if others:
         value = transform(b, op, value, others)
     if to == cut:
-        return [transform_in_place(b, op, value, cut, axes)]
+        return [value if goes_first(op, cut) else transform_in_place(b, op, value, cut, axes)]
     own = local_type(op.results[0].type, target, b.mesh).shape
     there = b.pad_to_split(value, to, own[to] * b.mesh.axes_size(axes))
     whole = b.all_to_all(there, axes, to, cut)

@@ -13,22 +13,28 @@ def transform(b: Builder, op: Op, value: Value, dims: list[int]) -> Value:
     """The op's transform of some of its dims. `value` holds the complex or real numbers that they start from."""
     rank = value.type.rank
     lengths = dict(zip(range(rank - len(op.attrs["fft_length"]), rank), op.attrs["fft_length"], strict=True))
-    kind = op.attrs["fft_type"]
-    if rank - 1 not in dims:
-        kind = {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
     order = [d for d in range(rank) if d not in dims] + dims
-    value = _row_major(b, transpose(b, value, order))
-    size = list(value.type.shape)
-    dtype = op.results[0].type.dtype
+    value = transpose(b, value, order)
+    kind = kind_along(op, rank - 1 in dims)
+    value = along_last(b, value, kind, tuple(lengths[d] for d in dims))
+    return transpose(b, value, [order.index(d) for d in range(rank)])
+
+
+def kind_along(op: Op, last: bool) -> str:
+    """The transform of some dims: of those to or from real numbers only that along the last dim is one."""
+    kind = op.attrs["fft_type"]
+    return kind if last else {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
+
+
+def along_last(b: Builder, value: Value, kind: str, lengths: tuple[int, ...]) -> Value:
+    """The transform of the last dims, as many as there are `lengths`."""
+    size, dtype = list(value.type.shape), value.type.dtype
     if kind == "RFFT":
-        size[-1] = lengths[rank - 1] // 2 + 1
+        size[-1], dtype = lengths[-1] // 2 + 1, {"f32": "c64", "f64": "c128"}[dtype]
     elif kind == "IRFFT":
-        size[-1] = lengths[rank - 1]
-    else:
-        dtype = value.type.dtype
-    attrs = {"fft_type": kind, "fft_length": tuple(lengths[d] for d in dims)}
-    value = b.op("fft", [value], TensorType(tuple(size), dtype), attrs)
-    return transpose(b, _row_major(b, value), [order.index(d) for d in range(rank)])
+        size[-1], dtype = lengths[-1], {"c64": "f32", "c128": "f64"}[dtype]
+    attrs = {"fft_type": kind, "fft_length": lengths}
+    return _row_major(b, b.op("fft", [_row_major(b, value)], TensorType(tuple(size), dtype), attrs))
 
 
 def transpose(b: Builder, x: Value, order: list[int]) -> Value:

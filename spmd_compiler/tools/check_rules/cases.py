@@ -141,10 +141,14 @@ def _reduce_precision(s: Scope) -> None:
 
 
 def _fft(s: Scope) -> None:
-    type = tensor(s.rng, "c64")
-    n = s.rng.randint(1, min(3, type.rank))
-    attrs: dict[str, object] = {"fft_type": s.rng.choice(("FFT", "IFFT")), "fft_length": type.shape[-n:]}
-    s.op("fft", [s.data(type)], type, 3, attrs)
+    kind = s.rng.choice(("FFT", "IFFT", "RFFT", "IRFFT"))
+    long = tensor(s.rng, "c64")
+    n = s.rng.randint(1, min(3, long.rank))
+    short = TensorType((*long.shape[:-1], long.shape[-1] // 2 + 1), "c64")
+    real = TensorType(long.shape, "f32")
+    type, result = {"RFFT": (real, short), "IRFFT": (short, real)}.get(kind, (long, long))
+    attrs: dict[str, object] = {"fft_type": kind, "fft_length": long.shape[-n:]}
+    s.op("fft", [s.data(type)], result, 3, attrs)
 
 
 def _square(s: Scope, n: int) -> Value:

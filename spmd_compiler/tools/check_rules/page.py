@@ -25,7 +25,6 @@ WHOLE = {
     "cholesky": "each number of a matrix depends on all before it",
     "convolution": "the kernel's spatial dims where the image is sharded: every position reads all of it",
     "dynamic_update_slice": "the update: it may fall on any device",
-    "fft": "a transformed dim, where no other dim can take its axis meanwhile",
     "gather": "the parts of an index, and indices that no result dim follows",
     "pad": "a dim of which everything is cut off",
     "reduce_window": "a dim with one window",
