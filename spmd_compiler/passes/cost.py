@@ -8,6 +8,7 @@ a link sends one byte, with messages cheap, so that few bytes come first; those 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -123,4 +124,10 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
         sent = (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
     elif step.kind not in ("reblock", "collective_permute"):
         sent = ring_bytes(step.kind, n, local)
+    if step.kind in ("reduce_scatter", "all_gather"):
+        before = local_type(type, step.target, mesh).shape[: step.dim]
+        if (
+            math.prod(before) > 1
+        ):  # the blocks lie in pieces: XLA copies what is large, so that they lie together
+            touched += 2 * price.touch * max(local, target)
     return touched + price.send(step.axes or step.source.axes | step.target.axes, sent, messages)
