@@ -22,7 +22,7 @@ def transform(b: Builder, op: Op, value: Value, dims: list[int]) -> Value:
 
 def kind_along(op: Op, last: bool) -> str:
     """The transform of some dims: of those to or from real numbers only that along the last dim is one."""
-    kind = op.attrs["fft_type"]
+    kind: str = op.attrs["fft_type"]
     return kind if last else {"RFFT": "FFT", "IRFFT": "IFFT"}.get(kind, kind)
 
 
