@@ -30,15 +30,22 @@ class Work(NamedTuple):
     flops: float = 0.0
     dtype: str = "f32"
 
+    @classmethod
+    def over(cls, op: Op, intensity: float = 0.0) -> Work:
+        """Reading the operands and writing the results, with `intensity` operations per byte."""
+        touched = sum(v.type.nbytes for v in op.operands + op.results)
+        return cls(touched, intensity * touched)
+
 
 @dataclass(frozen=True)
 class Prices:
     """What things weigh, in bytes over the usual link. message: one more collective, which is what a link sends while one
-    starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. flop: an operation, most of
-    which run far below a chip's peak. hardware: prices by mesh axis and element type, instead."""
+    starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. As on real chips, a message
+    takes as long as touching some 50 MB: below that, elementwise work is rather repeated than spread at equal bytes. flop:
+    an operation, most of which run far below a chip's peak. hardware: prices by mesh axis and element type, instead."""
 
     message: float = 512.0
-    touch: float = 5e-3
+    touch: float = 1e-5
     flop: float = 1e-2
     hardware: Hardware | None = None
 

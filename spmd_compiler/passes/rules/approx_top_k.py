@@ -47,7 +47,7 @@ def approx_top_k(op: Op) -> Rule:
     if _field(op, "aggregate_to_topk") == "true" and shape[d] > 1 and ordered:
         extra.append(Strategy(((d,) * n) + (R,) * n, (R,) * n, d, exchange))
     result = tuple(None if i == d else i for i in dims)
-    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
+    work = Work.over(op, 4)
     return factored([dims] * n + [()] * n, [result] * n, shape, _expand, whole=[d], extra=extra, work=work)
 
 

@@ -28,7 +28,6 @@ def dot_general(op: Op) -> Rule:
                 result.append(len(sizes))
                 sizes.append(size)
     flops = 2.0 * math.prod(sizes)
-    touched = op.operands[0].type.nbytes + op.operands[1].type.nbytes + op.results[0].type.nbytes
     return factored(
         [[left[d] for d in range(len(lhs))], [right[d] for d in range(len(rhs))]],
         [result],
@@ -36,7 +35,7 @@ def dot_general(op: Op) -> Rule:
         _expand,
         reduced=reduced,
         linear=[((0,), ("sum",)), ((1,), ("sum",))],
-        work=Work(touched, flops, op.results[0].type.dtype),
+        work=Work(Work.over(op).touched, flops, op.results[0].type.dtype),
     )
 
 

@@ -129,7 +129,7 @@ def elementwise(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
-    work = Work(op.results[0].type.nbytes + sum(v.type.nbytes for v in op.operands))
+    work = Work.over(op)
     return factored(operands, [dims] * len(op.results), shape, _expand, linear=_linear(op), work=work)
 
 

@@ -23,7 +23,7 @@ def fft(op: Op) -> Rule:
     result = shape_of(op.results[0])
     stays = [d for d in range(batch, len(shape)) if shape[d] > 1 and result[d] > 1]
     ways += [Strategy((d,), (d,), batch, place_price(op, d)) for d in stays]
-    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
+    work = Work.over(op, 4)
     return factored(
         [dims], [dims], sizes, _expand, whole=[batch], linear=[((0,), ("sum",))], extra=ways, work=work
     )

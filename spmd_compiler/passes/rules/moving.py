@@ -8,9 +8,10 @@ from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_type
 from ...ir.types import Type
 from ..builder import Builder, identity_value
+from ..cost import Work
 from ..halo import Segment, Window, concat_moves, emit_moves, fetch_window, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .shape import ANY_PARTIAL, move_work
+from .shape import ANY_PARTIAL
 from .windows import Extent, dilate, fetch, window_exchange
 
 # types that every backend can sum over devices
@@ -55,7 +56,7 @@ def slice_(op: Op) -> Rule:
         whole=cut,
         linear=ANY_PARTIAL,
         extra=extra,
-        work=move_work(op),
+        work=Work.over(op),
     )
 
 
@@ -123,7 +124,7 @@ def pad(op: Op) -> Rule:
         whole=moved,
         linear=[((0, 1), PARTIAL_KINDS)],
         extra=extra,
-        work=move_work(op),
+        work=Work.over(op),
     )
 
 
@@ -172,7 +173,7 @@ def reverse(op: Op) -> Rule:
         whole=moved,
         linear=ANY_PARTIAL,
         extra=extra,
-        work=move_work(op),
+        work=Work.over(op),
     )
 
 
@@ -215,7 +216,7 @@ def concatenate(op: Op) -> Rule:
             extra.append(Strategy(operands, (d,), d, _join_price(op, d, operands)))
     rest = _placed(dims, [d])
     return factored(
-        [rest] * n, [rest], shape, _expand_joined, whole=[d], linear=linear, extra=extra, work=move_work(op)
+        [rest] * n, [rest], shape, _expand_joined, whole=[d], linear=linear, extra=extra, work=Work.over(op)
     )
 
 

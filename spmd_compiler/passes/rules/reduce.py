@@ -21,7 +21,7 @@ def reduce(op: Op, scalars: Scalars) -> Rule:
     gone = set(op.attrs["dimensions"])
     kept = tuple(d for d in dims if d not in gone)
     operands = [dims] * n + [()] * n
-    work = Work(sum(v.type.nbytes for v in op.operands + op.results))
+    work = Work.over(op)
     kind = reducer_kind(op.regions[0]) if n == 1 else None
     if kind is not None:
         plain_init = is_identity(kind, op.operands[1], scalars)

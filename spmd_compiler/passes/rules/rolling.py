@@ -9,8 +9,8 @@ from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, Axes, local_block
 from ...ir.types import Type
 from ..builder import Builder
+from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .shape import move_work
 from .slicing import clamped
 
 
@@ -33,7 +33,7 @@ def dynamic_roll(op: Op) -> Rule:
         whole=[d],
         linear=[((0,), PARTIAL_KINDS)],
         extra=along,
-        work=move_work(op),
+        work=Work.over(op),
     )
 
 

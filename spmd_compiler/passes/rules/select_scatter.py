@@ -97,7 +97,7 @@ def select_and_scatter(op: Op) -> Rule:
         _expand,
         whole=moved,
         extra=extra,
-        work=Work(4 * sum(v.type.nbytes for v in op.operands + op.results)),
+        work=Work.over(op, 2),
     )
 
 

@@ -11,10 +11,6 @@ from .base import Rule, factored, numbered, shape_of
 ANY_PARTIAL = [((0,), PARTIAL_KINDS)]
 
 
-def move_work(op: Op) -> Work:
-    return Work(sum(v.type.nbytes for v in op.operands + op.results))
-
-
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return b.local(op, args)
 
@@ -24,13 +20,13 @@ def broadcast_in_dim(op: Op) -> Rule:
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     dims = op.attrs["broadcast_dimensions"]
     operand = [d if source[i] == target[d] and source[i] != 1 else None for i, d in enumerate(dims)]
-    return factored([operand], [numbered(target)], target, _expand, linear=ANY_PARTIAL, work=move_work(op))
+    return factored([operand], [numbered(target)], target, _expand, linear=ANY_PARTIAL, work=Work.over(op))
 
 
 def transpose(op: Op) -> Rule:
     shape = shape_of(op.operands[0])
     return factored(
-        [numbered(shape)], [op.attrs["permutation"]], shape, _expand, linear=ANY_PARTIAL, work=move_work(op)
+        [numbered(shape)], [op.attrs["permutation"]], shape, _expand, linear=ANY_PARTIAL, work=Work.over(op)
     )
 
 

@@ -22,7 +22,7 @@ from .base import Rule, Strategy, factored, numbered, shape_of
 
 def sort(op: Op) -> Rule:
     shape = shape_of(op.operands[0])
-    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
+    work = Work.over(op, 4)
     n = len(op.operands)
     dims = numbered(shape)
     if not shape:

@@ -24,7 +24,7 @@ def top_k(op: Op) -> Rule:
         return (n - 1) * sum(t.nbytes for t in outs) * min(k, ins[0].shape[last]) / k, len(outs)
 
     merged = [Strategy((last,), (R, R), last, exchange)] if k and shape[last] > 1 else []
-    work = Work(8 * sum(v.type.nbytes for v in op.operands + op.results))
+    work = Work.over(op, 4)
     return factored([dims], [(*dims[:-1], None)] * 2, shape, _expand, whole=[last], extra=merged, work=work)
 
 

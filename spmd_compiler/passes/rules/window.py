@@ -68,7 +68,7 @@ def reduce_window(op: Op, scalars: Scalars) -> Rule:
         whole=moved,
         linear=[((0,), (kind,))] if plain and kind else [],
         extra=extra,
-        work=Work(4 * sum(v.type.nbytes for v in op.operands + op.results)),
+        work=Work.over(op, 2),
     )
 
 
