@@ -60,21 +60,41 @@ def flops(op: Op) -> float:
     return 0.0
 
 
+def arithmetic(op: Op) -> str:
+    """The element type that an op computes with: products of small floats run at their speed, in whatever type they are
+    summed."""
+    return (op.operands if op.name in ("dot_general", "convolution") else op.results)[0].type.dtype
+
+
+def touched(op: Op) -> int:
+    """Bytes of memory that one op reads and writes; what slices leave as it is they don't touch."""
+    if op.name in ("slice", "dynamic_slice"):
+        return 2 * op.results[0].type.nbytes
+    if op.name == "dynamic_update_slice":
+        return 2 * op.operands[1].type.nbytes
+    return sum(v.type.nbytes for v in (*op.operands, *op.results))
+
+
 def work(module: Module) -> tuple[Counter[str], float]:
     """(operations by element type, bytes that ops read and write) of one call, on one device."""
     operations: Counter[str] = Counter()
-    touched = 0.0
+    bytes_touched = 0.0
     for op, trips in walk(module.main.body):
         if count := flops(op):
-            operations[op.results[0].type.dtype] += int(count * trips)
+            operations[arithmetic(op)] += int(count * trips)
         if op.name not in FREE and op.name not in COLLECTIVES:
-            touched += trips * sum(v.type.nbytes for v in (*op.operands, *op.results))
-    return operations, touched
+            bytes_touched += trips * touched(op)
+    return operations, bytes_touched
 
 
 def reads(op: Op) -> list[Value]:
     """The values that an op reads, those in its regions too."""
-    return [*op.operands, *(v for region in op.regions for inner in region.walk() for v in inner.operands)]
+    out = list(op.operands)
+    for region in op.regions:
+        for inner in region.ops:
+            out += reads(inner)
+        out += region.returns
+    return out
 
 
 def last_reads(block: Block) -> dict[Value, int]:
@@ -85,7 +105,13 @@ def last_reads(block: Block) -> dict[Value, int]:
 
 def peak_bytes(block: Block, donated: set[Value]) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
-    their last use. XLA, which fuses ops, needs less."""
+    their last use. An update of a slice is made in place if nothing reads its operand later. XLA, which fuses ops, needs
+    less."""
+    return max((sum(v.type.nbytes for v in block.args), *live_bytes(block, donated)))
+
+
+def live_bytes(block: Block, donated: set[Value]) -> list[int]:
+    """The bytes that are live while each op runs; see `peak_bytes`."""
     last = last_reads(block)
     last.update({v: len(block.ops) for v in block.args if v not in donated})
     ends: dict[int, list[Value]] = {}
@@ -93,14 +119,19 @@ def peak_bytes(block: Block, donated: set[Value]) -> int:
         ends.setdefault(i, []).append(v)
     live = sum(v.type.nbytes for v in block.args)
     known = set(block.args)
-    peak = live
+    during: list[int] = []
     for i, op in enumerate(block.ops):
-        inside = max(
-            (peak_bytes(r, set()) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0
-        )
+        inside = inner_bytes(op)
+        in_place = op.name == "dynamic_update_slice" and op.operands[0] in known and last[op.operands[0]] == i
+        reused = op.results[0].type.nbytes if in_place else 0
         live += sum(v.type.nbytes for v in op.results)
         known.update(op.results)
-        peak = max(peak, live + inside)
+        during.append(live - reused + inside)
         live -= sum(v.type.nbytes for v in ends.get(i, ()) if v in known)
         live -= sum(v.type.nbytes for v in op.results if v not in last)
-    return peak
+    return during
+
+
+def inner_bytes(op: Op) -> int:
+    """The most bytes that are live inside an op, beyond what it reads and makes."""
+    return max((peak_bytes(r, set()) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0)

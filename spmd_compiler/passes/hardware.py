@@ -17,6 +17,7 @@ class Hardware:
     flops: peak floating point operations per second, by element type; `default` for the others. memory_bandwidth: bytes
     per second. link_bandwidth: bytes per second that a device sends along one mesh axis; link_latency: seconds that one
     message takes at least. memory: bytes. axes: per mesh axis (bandwidth, latency), where they differ from that.
+    asynchronous: a device computes while it sends.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Hardware:
     link_latency: float
     memory: float
     axes: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    asynchronous: bool = True
 
     def peak(self, dtype: str) -> float:
         return self.flops.get(dtype, self.flops["default"])
@@ -46,23 +48,26 @@ class Hardware:
                 a: (float(x["bandwidth"]), float(x["latency"])) for a, x in given.pop("axes", {}).items()
             }
             flops = {k: float(v) for k, v in given.pop("flops").items()}
+            beside = given.pop("asynchronous", True)
+            if not isinstance(beside, bool):
+                raise TypeError("asynchronous is true or false")
             rest = {k: float(v) for k, v in given.items()}
             if "default" not in flops:
                 raise KeyError("flops.default")
-            return cls(name, flops, axes=links, **rest)
+            return cls(name, flops, axes=links, asynchronous=beside, **rest)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(
                 f"{path} is no hardware model: {type(error).__name__}: {error}; it has the fields name, memory_bandwidth, "
-                "link_bandwidth, link_latency and memory, the table [flops] with `default`, and maybe [axes]"
+                "link_bandwidth, link_latency and memory, the table [flops] with `default`, and maybe [axes] and asynchronous"
             ) from None
 
 
 # Peak rates are the makers' dense figures. h100: NVIDIA H100 SXM data sheet (989 Tflop/s bf16, 67 f32, 3.35 TB/s, 80 GB,
 # NVLink 900 GB/s both ways); across nodes one 400 Gbit/s InfiniBand port per GPU (DGX H100). tpu-v5p: Google Cloud's page on
 # TPU v5p (459 Tflop/s bf16, 2.765 TB/s, 95 GB, 4,800 Gbit/s of links per chip over three axes). cpu: virtual devices that
-# share a desktop processor.
+# share a desktop processor, which also does the sending.
 PRESETS = {
-    "cpu": Hardware("cpu", {"default": 5e10}, 2e10, 5e9, 5e-5, 8e9),
+    "cpu": Hardware("cpu", {"default": 5e10}, 2e10, 5e9, 5e-5, 8e9, asynchronous=False),
     "h100-nvlink": Hardware(
         "h100-nvlink",
         {"default": 67e12, "f32": 67e12, "bf16": 989e12, "f16": 989e12},

@@ -1,6 +1,7 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
-collectives that can run together are combined. Loops end on each device by itself where they may; starts of slices that XLA
-would misread are clamped, and reductions that it lacks written otherwise."""
+collectives that can run together are combined; matrix products that wait for large ones become rings. Loops end on each
+device by itself where they may; starts of slices that XLA would misread are clamped, reductions that it lacks written otherwise,
+and ops ordered so that they run while collectives do."""
 
 from __future__ import annotations
 
@@ -12,12 +13,19 @@ from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
 from .combine import combine_collectives
+from .hardware import Hardware
 from .independent_loops import free_loops
+from .rings import make_rings
+from .schedule import order_for_overlap
 from .simplify import Simplify
 
 
 @dataclass(frozen=True)
 class Optimize:
+    """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`."""
+
+    hardware: Hardware | None = None
+    rings: bool | None = None
     name: ClassVar[str] = "optimize"
 
     def __call__(self, module: Module) -> Module:
@@ -25,6 +33,11 @@ class Optimize:
         join_barriers(module.main.body)
         free_loops(module.main.body)
         combine_collectives(module.main.body, module.mesh)
+        if self.rings or (self.rings is None and self.hardware is not None):
+            make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
+            module = Simplify()(module)
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
+        if self.hardware is not None:
+            order_for_overlap(module.main.body, module.mesh, self.hardware)
         return module

@@ -30,7 +30,9 @@ class Options:
     hardware: minimise the time of this model (a `Hardware`, a preset's name, or a TOML file) instead of bytes sent.
     search: "default", or "ilp": an exact search by HiGHS after that, which takes `time_limit` seconds at most; `explain()`
     tells how far from the optimum it may have stayed. memory_limit: bytes that live values may take on a device, which the
-    exact search keeps to, at the cost of more communication. Raises ArgumentError for other searches."""
+    exact search keeps to, at the cost of more communication. collective_matmul: matrix products that wait for an
+    all-gather or feed a reduce-scatter as rings of permutes: True wherever it is possible, False nowhere, None where it
+    saves time on `hardware`. Raises ArgumentError for other searches."""
 
     sweeps: int = 2
     verify: bool = True
@@ -38,6 +40,7 @@ class Options:
     search: str = "default"
     time_limit: float = 60.0
     memory_limit: float | None = None
+    collective_matmul: bool | None = None
 
     def __post_init__(self) -> None:
         if self.search not in ("default", "ilp"):
@@ -66,7 +69,7 @@ def compile_module(
             options.sweeps, options.time_limit if options.search == "ilp" else None, options.memory_limit
         ),
         Expand(units or {}),
-        Optimize(),
+        Optimize(hardware, options.collective_matmul),
     ]
 
     def checks(done: Pass) -> Sequence[Check]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
+from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES
 from ..ir.trips import trip_count
 from .cost import sent_bytes
-from .estimate import FREE, flops, reads
+from .estimate import FREE, arithmetic, flops, reads, touched
 from .hardware import Hardware
+
+CONTROL = ("while", "case", "if")
 
 
 class Seconds(NamedTuple):
@@ -24,15 +29,46 @@ class Seconds(NamedTuple):
 def timeline(module: Module, hardware: Hardware) -> Seconds:
     """A list schedule (Graham 1969) of each block: of the ops whose operands are there, the one that was ready first runs
     next, collectives on the links and the rest on the arithmetic units. A loop's iterations, and branches, follow each
-    other without overlap; of a branching the longest branch counts."""
-    return _Schedule(module, hardware).block(module.main.body)
+    other without overlap; of a branching the longest branch counts. Where collectives are not asynchronous, nothing runs
+    beside them."""
+    return Timeline(module.mesh, hardware).block(module.main.body)
 
 
-class _Schedule:
-    def __init__(self, module: Module, hardware: Hardware):
-        self.mesh, self.hardware = module.mesh, hardware
+class Span(NamedTuple):
+    """When an op of a block runs, in seconds from the block's start. idle: for how long of it nothing is computed."""
 
-    def block(self, block: Block) -> Seconds:
+    start: float
+    end: float
+    idle: float = 0.0
+
+
+class Timeline:
+    """The estimates of `timeline`, for parts of a program. `as_written`: ops start in their order in the block, so that a
+    collective starts behind the work before it."""
+
+    def __init__(self, mesh: Mesh, hardware: Hardware, as_written: bool = False):
+        self.mesh, self.hardware, self.as_written = mesh, hardware, as_written
+
+    def spans(self, block: Block) -> dict[Op, Span]:
+        """When each op of a block runs; not those inside its loops and branches."""
+        spans: dict[Op, Span] = {}
+        self.block(block, spans)
+        working = [span for op, span in spans.items() if not sends(op)]  # one after the other
+        starts = [span.start for span in working]
+        sums = [0.0, *accumulate(span.end - span.start for span in working)]
+
+        def worked(until: float) -> float:
+            i = bisect_right(starts, until)
+            return sums[i] - max(0.0, working[i - 1].end - until) if i else 0.0
+
+        for op, span in spans.items():
+            if sends(op):
+                beside = worked(span.end) - worked(span.start)
+                spans[op] = span._replace(idle=span.end - span.start - beside)
+        return spans
+
+    def block(self, block: Block, spans: dict[Op, Span] | None = None) -> Seconds:
+        """What a block takes; `spans` is filled with when its ops run."""
         users: dict[Value, list[int]] = {}
         waits: list[int] = []
         for i, op in enumerate(block.ops):
@@ -48,28 +84,34 @@ class _Schedule:
         compute = communication = 0.0
         unit = link = end = 0.0  # when each is free
         while queue:
-            at, i = heapq.heappop(queue)
-            op = block.ops[i]
-            if op.name in ("while", "case", "if"):
+            _, i = heapq.heappop(queue)
+            op, at = block.ops[i], ready[i]
+            if op.name in CONTROL:
                 inside = self.inside(op)
-                done = max(at, unit, link) + inside.total
-                unit = link = done
+                start = max(at, unit, link)
+                done = unit = link = start + inside.total
                 compute, communication = compute + inside.compute, communication + inside.communication
-            elif op.name in COLLECTIVES and "axes" in op.attrs:
+            elif sends(op):
                 seconds = self.sending(op)
-                done = link = max(at, link) + seconds
+                beside = self.hardware.asynchronous
+                start = max(at, link) if beside and not self.as_written else max(at, link, unit)
+                done = link = start + seconds
                 communication += seconds
+                unit = unit if beside else done
             else:
                 seconds = self.working(op)
-                done = unit = max(at, unit) + seconds
+                start = max(at, unit)
+                done = unit = start + seconds
                 compute += seconds
+            if spans is not None:
+                spans[op] = Span(start, done)
             end = max(end, done)
             for v in op.results:
                 for j in users.get(v, ()):
                     waits[j] -= 1
                     ready[j] = max(ready[j], done)
                     if not waits[j]:
-                        heapq.heappush(queue, (ready[j], j))
+                        heapq.heappush(queue, (0.0 if self.as_written else ready[j], j))
         return Seconds(compute, communication, end)
 
     def inside(self, op: Op) -> Seconds:
@@ -79,15 +121,27 @@ class _Schedule:
             return Seconds(*(trips * sum(x) for x in zip(*parts, strict=True)))
         return max(parts, key=lambda s: s.total)
 
+    def seconds(self, op: Op) -> float:
+        """What one op takes alone."""
+        if op.name in CONTROL:
+            return self.inside(op).total
+        return self.sending(op) if sends(op) else self.working(op)
+
     def sending(self, op: Op) -> float:
+        """Seconds of a collective."""
         axes: tuple[str, ...] = op.attrs["axes"]
         bandwidth, latency = self.hardware.link(axes)
         return sent_bytes(op, self.mesh) / bandwidth + latency
 
     def working(self, op: Op) -> float:
+        """Seconds of an op that computes."""
         if op.name in FREE:
             return 0.0
-        touched = sum(v.type.nbytes for v in (*op.operands, *op.results))
         count = flops(op)
-        arithmetic = count / self.hardware.peak(op.results[0].type.dtype) if count else 0.0
-        return max(arithmetic, touched / self.hardware.memory_bandwidth)
+        computing = count / self.hardware.peak(arithmetic(op)) if count else 0.0
+        return max(computing, touched(op) / self.hardware.memory_bandwidth)
+
+
+def sends(op: Op) -> bool:
+    """Whether an op is a collective of the compiler's."""
+    return op.name in COLLECTIVES and "axes" in op.attrs

@@ -31,6 +31,7 @@ PASSES: dict[str, Any] = {
     "propagate": Propagate(),
     "expand": Expand(),
     "optimize": Optimize(),
+    "rings": Optimize(rings=True),
 }
 AB = spmd.create_mesh([("a", 4), ("b", 2)], abstract=True)
 
@@ -123,6 +124,13 @@ PROGRAMS: dict[str, tuple[str, Any, tuple[Any, ...], tuple[Any, ...], Any]] = {
         (f32(16, 4), f32(16, 4)),
         (P("a"), P("a")),
         P(),
+    ),
+    "collective_matmul": (
+        "rings",
+        lambda x, w, v: jax.nn.relu(x @ w) @ v,
+        (f32(8, 64), f32(64, 128), f32(128, 64)),
+        (P("a"), P(None, "a"), P("a")),
+        P("a"),
     ),
     "calls": (
         "simplify",
