@@ -29,7 +29,8 @@ _ACCUMULATE = frozenset(
         "triangular_solve",
     ]
 )
-_EXACT = frozenset(
+# Ops that never round.
+EXACT = frozenset(
     [
         "abs",
         "and",
@@ -90,8 +91,8 @@ def epsilon(dtype: np.dtype) -> float:
 def _rounds(op: Op) -> bool:
     """Of a reduction: whether what it combines with does."""
     if op.regions and op.name != "sort":
-        return not all(inner.name in _EXACT for region in op.regions for inner in region.ops)
-    return op.name not in _EXACT
+        return not all(inner.name in EXACT for region in op.regions for inner in region.ops)
+    return op.name not in EXACT
 
 
 class _Disturbance:
