@@ -54,7 +54,7 @@ def improve(engine: Engine, block: Block, views: Iterable[View], leap: bool = Fa
             chosen, ends, changes = known
             memory.ends = dict(ends)
             if changes:
-                memory.state = memory.states.setdefault((*key, leap), len(memory.states) + 1)
+                memory.state = memory.number((*key, leap))
                 gain += accept(engine, chosen, leap)
     return gain
 
@@ -109,6 +109,10 @@ class Memory:
         self.state = 0  # the number of the present state of the program
         self.states: dict[Any, int] = {}  # the number that a state has after a pass in another state
         self.passes: dict[Any, tuple[dict[Node, Any], dict[Any, list[Table]], bool]] = {}
+
+    def number(self, origin: Any) -> int:
+        """The number of the state that comes about so."""
+        return self.states.setdefault(origin, len(self.states) + 1)
 
     def table(self, entries: dict[Layout, float]) -> Table:
         """An interned table whose smallest cost is 0."""

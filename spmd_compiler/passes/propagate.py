@@ -23,6 +23,7 @@ from ..ir.types import Type
 from .assignment import Assignment
 from .dynamic import FIXED, LOOPS, Memory, Table, View, improve
 from .exact import solve
+from .fused_axes import Assigned, Fusion, fusion_of
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
 from .relayout import nesting, refine
@@ -84,19 +85,19 @@ class Propagate:
         done.attrs = attrs
         return done
 
-    def assigned(self, module: Module) -> tuple[Engine, list[Layout | None]]:
-        """The assignment of layouts, and those that the results were asked to have."""
+    def assigned(self, module: Module, fusion: Fusion | None = None) -> tuple[Engine, list[Layout | None]]:
+        """The assignment of layouts, on the fused mesh if one is given, and those that the results were asked to have."""
         main = module.main
-        engine = Engine(module)
+        engine = Engine(module, fusion)
         returns = zip(main.body.returns, main.result_attrs, strict=True)
-        wanted = [engine.given(engine.stored(v, attrs.get("layout"))) for v, attrs in returns]
+        wanted = [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
         for value in main.body.args:
             engine.layouts[value] = engine.given(value.layout) or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
         engine.forward(main.body)
         for value in main.body.args:
-            stored = engine.given(engine.stored(value, value.layout))
+            stored = engine.stored(value, engine.given(value.layout))
             if stored is not None and stored is not (asked := engine.layouts[value]):
                 engine.layouts[value], engine.cut_args[value] = stored, asked
         engine.free_args = {v for v in main.body.args if v.layout is None}
@@ -104,11 +105,19 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         if self.sweeps:
-            self.improve(engine, main.body)
+            self.improve(engine, main.body, None if fusion else self.fused(module))
         return engine, wanted
 
-    def improve(self, engine: Engine, body: Block) -> None:
-        """The best that some plans of improvement find, each from the forward assignment."""
+    def fused(self, module: Module) -> Assigned | None:
+        """The assignment that is found with axes that belong together as one, if there are such axes."""
+        fusion = fusion_of(module)
+        if fusion is None:
+            return None
+        state = self.assigned(module, fusion)[0].state()
+        return fusion.split((state.layouts, state.choices, state.demands))
+
+    def improve(self, engine: Engine, body: Block, other: Assigned | None) -> None:
+        """The best that some plans of improvement find, each from the forward assignment, and one from `other`."""
         start, found = engine.state(), list[tuple[float, State]]()
         plans = PLANS[: max(1, ROOM // max(1, len(engine.choices)))]
         for plan in plans:
@@ -121,8 +130,12 @@ class Propagate:
                 if gain <= WORTHWHILE * scale:
                     break
                 gain = improve(engine, body, (PRESENT,))
-            if len(plans) > 1:
+            if len(plans) > 1 or other:
                 found.append((round(engine.total(), 3), engine.state()))
+        if other:
+            engine.restore(State(*other, {}, engine.memory.number("other")))
+            improve(engine, body, (PRESENT,))
+            found.append((round(engine.total(), 3), engine.state()))
         if found:
             engine.restore(min(found, key=lambda x: x[0])[1])
 
@@ -130,8 +143,9 @@ class Propagate:
 class Engine(Assignment):
     """Chooses layouts block by block. The tables of `Assignment` are keyed by the values and ops of the input module."""
 
-    def __init__(self, module: Module):
-        super().__init__(module.mesh)
+    def __init__(self, module: Module, fusion: Fusion | None = None):
+        super().__init__(fusion.mesh if fusion else module.mesh)
+        self.fusion = fusion
         self.book = RuleBook()
         self._trips: dict[Op, int] = {}
         self.fallbacks: dict[Op, None] = {}
@@ -173,7 +187,11 @@ class Engine(Assignment):
 
     def given(self, layout: Layout | None) -> Layout | None:
         """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""
-        return layout and layout.drop([a for a in layout.axes if self.mesh.axis_size(a) == 1])
+        if layout is None:
+            return None
+        mesh = self.fusion.fine if self.fusion else self.mesh
+        layout = layout.drop([a for a in layout.axes if mesh.axis_size(a) == 1])
+        return self.fusion.fuse(layout) if self.fusion else layout
 
     def stored(self, value: Value, layout: Layout | None) -> Layout | None:
         """The layout of an argument or a result of the program, outside of which a JAX array can have only the even part."""
