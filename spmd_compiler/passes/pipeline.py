@@ -18,6 +18,7 @@ from .open_regions import OpenRegions
 from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
+from .sorted_takes import SortedTakes
 from .units import Units
 from .verify import verify_layouts
 
@@ -64,6 +65,7 @@ def compile_module(
         Simplify(),
         OpenRegions(),
         SplitBarriers(),
+        SortedTakes(),
         MergeMoves(),
         Propagate(
             options.sweeps, options.time_limit if options.search == "ilp" else None, options.memory_limit

@@ -93,10 +93,10 @@ def row_of(value: Value, defs: Defs) -> int | None:
         return None
     if op.name == "iota":
         d = op.attrs["iota_dimension"]
-        return d if _holds(type.dtype, type.shape[d]) else None
+        return d if holds(type.dtype, type.shape[d]) else None
     if op.name == "select":
         pred, _, other = op.operands
-        return row_of(other, defs) if _is_below_zero(pred, other, defs) else None
+        return row_of(other, defs) if is_below_zero(pred, other, defs) else None
     if op.name not in ("broadcast_in_dim", "reshape", "convert"):
         return None
     inner = op.operands[0].type
@@ -105,7 +105,7 @@ def row_of(value: Value, defs: Defs) -> int | None:
         return None
     n = inner.shape[d]
     if op.name == "convert":
-        return d if _holds(type.dtype, n) else None
+        return d if holds(type.dtype, n) else None
     if op.name == "broadcast_in_dim":
         to = op.attrs["broadcast_dimensions"][d]
         return to if type.shape[to] == n else None
@@ -116,12 +116,12 @@ def row_of(value: Value, defs: Defs) -> int | None:
     return there[real.index(d)]
 
 
-def _holds(dtype: str, n: int) -> bool:
+def holds(dtype: str, n: int) -> bool:
     """True if a type can number n positions."""
     return is_integer(dtype) and n - 1 <= np.iinfo(numpy_dtype(dtype)).max
 
 
-def _is_below_zero(pred: Value, value: Value, defs: Defs) -> bool:
+def is_below_zero(pred: Value, value: Value, defs: Defs) -> bool:
     """True if `pred` is value < 0: what Python's negative indices are told by. A position never is."""
     op = defs.get(pred)
     if op is None or op.name != "compare" or op.attrs["comparison_direction"] != "LT":

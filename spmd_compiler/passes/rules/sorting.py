@@ -3,7 +3,8 @@ exchanges that don't depend on the data: two all-to-alls of the block, and half 
 
 The n blocks are the columns of a matrix; each has r rows, a multiple of n and at least 2(n - 1)^2, where shorter blocks are
 padded. An element carries its position, which breaks ties: all elements are then different, and the result is the stable
-one. Padding has positions beyond the end, and comes last.
+one. Padding has positions beyond the end, and comes last. An operand that numbers the positions (attribute `positions`) is
+not sent besides.
 """
 
 from __future__ import annotations
@@ -30,15 +31,18 @@ def sort(op: Op) -> Rule:
     d = op.attrs["dimension"]
     size = shape[d]
     positions = 0 if _interchangeable(op) else _position_bytes(size)
+    given = op.attrs.get("positions")
 
     def exchange(shards: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
         block = ins[0].shape[d]
         rows = _rows(block, shards)
-        row = sum(t.nbytes for t in ins) / block
+        row = sum(t.nbytes for i, t in enumerate(ins) if i != given) / block
         carried = row + positions * (ins[0].size / block)
         sent = carried * rows * (2 * (shards - 1) / shards + 1)
-        messages = 4 * (n + bool(positions))
-        back, more = moves_price(window_moves(shards, rows, _own(outs[0].shape[d], size)), row)
+        sorted_ = n - (given is not None)
+        messages = 4 * (sorted_ + bool(positions))
+        kept = row if given is None else carried
+        back, more = moves_price(window_moves(shards, rows, _own(outs[0].shape[d], size)), kept)
         return sent + back, messages + more * n
 
     # where equal elements may come in any order, it is the order that the backend gives them on one device
@@ -125,9 +129,11 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     d = op.attrs["dimension"]
     axes = source.layout.dims[d] if source.layout.dims else ()
     if not axes:
-        return b.local(op, args)
+        return b.local(op, args, {k: v for k, v in op.attrs.items() if k != "positions"})
     size, block = source.type.shape[d], args[0].type.shape[d]
     rows = _rows(block, b.mesh.axes_size(axes))
+    given = op.attrs.get("positions")
+    carried = [arg for i, arg in enumerate(args) if i != given]
     direction = _interchangeable(op)
     if direction:
         last = identity_value("min" if direction == "LT" else "max", source.type.dtype)
@@ -137,15 +143,23 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         ]
         column = _Column(b, op, axes, d, op.regions[0])
     else:
-        values = [b.pad(v, d, 0, rows - block) for v in args]
+        values = [b.pad(v, d, 0, rows - block) for v in carried]
         values.append(_positions(b, values[0].type.shape, d, axes, block, size))
-        column = _Column(b, op, axes, d, _by_position(b, op.regions[0], values[-1].type.dtype, size))
+        column = _Column(b, op, axes, d, _by_position(b, op, values[-1].type.dtype, size))
     values = column.sort(values)
     values = column.sort([column.deal(v) for v in values])
     values = column.sort([column.collect(v) for v in values])
-    values = column.straddle(values)[: len(args)]
+    values = column.straddle(values)
+    if given is None:
+        values = values[: len(args)]
     own = local_type(result.type, result.layout, b.mesh).shape[d]
-    return values if own == rows else [fetch_window(b, v, d, axes, _own(own, size)) for v in values]
+    if own != rows:
+        values = [fetch_window(b, v, d, axes, _own(own, size)) for v in values]
+    if given is None:
+        return values
+    *values, at = values
+    numbers = TensorType(at.type.shape, op.results[given].type.dtype)
+    return [*values[:given], b.op("convert", [at], numbers), *values[given:]]
 
 
 def _positions(b: Builder, shape: tuple[int, ...], dim: int, axes: Axes, block: int, size: int) -> Value:
@@ -161,11 +175,14 @@ def _positions(b: Builder, shape: tuple[int, ...], dim: int, axes: Axes, block: 
     return b.broadcast(at, shape, (dim,))
 
 
-def _by_position(b: Builder, region: Block, dtype: str, size: int) -> Block:
+def _by_position(b: Builder, op: Op, dtype: str, size: int) -> Block:
     """The comparator of elements with positions: of equal elements the one before comes first, and padding last."""
+    region, given = op.regions[0], op.attrs.get("positions")
     scalar = TensorType((), dtype)
-    out = Block([*(Value(v.type) for v in region.args), Value(scalar), Value(scalar)], [], [])
-    *args, left, right = out.args
+    args = [Value(v.type) for v in region.args]
+    left, right = Value(scalar), Value(scalar)
+    carried = [v for i, v in enumerate(args) if i // 2 != given]
+    out = Block([*carried, left, right], [], [])
     swapped = [args[i ^ 1] for i in range(len(args))]
     (before,) = inline_block(region, args, out.ops)
     (behind,) = inline_block(region, swapped, out.ops)

@@ -109,3 +109,49 @@ def test_both_axes_of_the_sorted_dim_move_to_the_rows():
     x = jax.ShapeDtypeStruct((48, 16384), jnp.float32)
     (sent,) = step.lower(x).collectives()
     assert (sent.kind, sent.bytes_per_device) == ("all_to_all", 7 / 8 * 48 * 16384 * 4 / 8)
+
+
+TAKES = {
+    "index": lambda k, x: x[jnp.argsort(k)],
+    "take": lambda k, x: (jnp.take(x, jnp.argsort(k)), jnp.take_along_axis(k, jnp.argsort(k), 0)),
+    "descending": lambda k, x: x[jnp.argsort(k, descending=True)],
+    "several": lambda k, x: (lambda y, i: (x[i], k[i], i, y[i]))((x * 2).astype(jnp.int8), jnp.argsort(k)),
+    "made later": lambda k, x: (lambda i: (x + i)[i])(jnp.argsort(k)),
+    "inverse": lambda k, x: x[jnp.argsort(jnp.argsort(k))],
+    "in a loop": lambda k, x: lax.fori_loop(0, 3, lambda i, x: jnp.sin(x)[jnp.argsort(k * x)], x),
+    "another's": lambda k, x: x[jnp.argsort(k) // 2],
+}
+
+
+@pytest.mark.parametrize("kind", sorted(TAKES))
+@pytest.mark.parametrize("n", [2048, 2043])
+def test_taken_in_another_array_s_order(kind, n):
+    """Also of keys that are equal."""
+    k, x = np.round(sample(n) * 3), sample(n)[::-1].copy()
+    k[::50] = np.nan
+    spec = P("a")
+    lowered = run(TAKES[kind], [k, x], (("a", 8),), [spec, spec], out=spec)
+    if n % 8 == 0 and kind in ("index", "take", "several", "inverse"):
+        assert not gathered(lowered)
+
+
+@few
+@given(st.data(), meshes, st.sampled_from([0, 1, 2]))
+def test_taken_in_batches(data, axes, dim):
+    shape = data.draw(st.tuples(*[st.integers(1, 23)] * 3))
+    k, x = np.round(sample(*shape) * 3), sample(*shape)[::-1].copy()
+    specs = [data.draw(spec_of(3, axes, (0, 1, 2))) for _ in range(3)]
+    with spread_out("sort"):
+        fun = lambda k, x: jnp.take_along_axis(x, jnp.argsort(k, axis=dim), dim)  # noqa: E731
+        run(fun, [k, x], axes, specs[:2], out=specs[2])
+
+
+def test_positions_are_sent_once():
+    """A sort that stays stable sends positions, and argsort nothing besides."""
+    mesh = spmd.create_mesh([("a", 8)])
+    x = sample(4096)
+
+    def sent(f):
+        return spmd.spmd_jit(f, mesh=mesh, in_layouts=P("a"), out_layouts=P("a")).lower(x).comm_bytes()
+
+    assert sent(jnp.argsort) <= sent(jnp.sort) < 5 * x.nbytes / 8
