@@ -108,6 +108,34 @@ def test_others_agree():
     outside.close()
 
 
+SELECTS = """mesh {a=2}
+func @main(%x: f32[6] {a}, %s: f32[4] {-}) -> (f32[6]) {
+  %0: f32[6] = abs(%x)
+  %1: f32[6] = exponential(%0)
+  %2: f32[6] = negate(%1)
+  %3: f32[] = constant() value=dense<float32[]: 2.0>
+  %10: f32[6] = select_and_scatter(%2, %s, %3) window_dimensions=[2] window_strides=[2] padding=[[1,1]] ({ (%4: f32[], %5: f32[])
+    %6: i1[] = compare(%4, %5) comparison_direction="GE" compare_type="FLOAT"
+    return %6
+  }, { (%7: f32[], %8: f32[])
+    %9: f32[] = add(%7, %8)
+    return %9
+  })
+  return %10
+}
+"""
+
+
+def test_the_reference_is_excused_only_where_xla_agrees(monkeypatch):
+    """It adds the init of a select_and_scatter with every source."""
+    module, outside = ir.parse(SELECTS), Outside()
+    assert not outside.failure(module)
+    assert outside.refused == 1
+    monkeypatch.setattr(outside, "alone", lambda *_: False)
+    assert outside.failure(module).startswith("reference: result")
+    outside.close()
+
+
 def test_command(capsys):
     assert main(["--seed", "0", "--programs", "5"]) == 0
     assert "5 programs from seed 0 on, 0 failed" in capsys.readouterr().out
