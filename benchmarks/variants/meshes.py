@@ -41,9 +41,12 @@ def _small(rng: Random, original: Axes) -> tuple[Axes, Renamed]:
 
 
 def _of_sizes(rng: Random, original: Axes, shapes: tuple[tuple[int, ...], ...]) -> tuple[Axes, Renamed]:
-    """Axes of some original may be cut: their pieces together stand for it, or the first of them alone."""
-    sizes = rng.choice([s for s in shapes if len(s) >= len(original)])
-    names = [name for name, _ in original]
+    """Axes of the original may be cut: their pieces together stand for it, or the first of them alone. Where no shape has
+    as many axes as the original, the last are left out."""
+    most = min(len(original), max(map(len, shapes)))
+    sizes = rng.choice([s for s in shapes if len(s) >= most])
+    names = [name for name, _ in original[:most]]
+    left_out = {name: () for name, _ in original[most:]}
     renamed: Renamed = {name: (name,) for name in names}
     for k in range(len(sizes) - len(names)):
         cut = rng.choice(list(renamed))
@@ -53,7 +56,7 @@ def _of_sizes(rng: Random, original: Axes, shapes: tuple[tuple[int, ...], ...]) 
             renamed[cut] = (*renamed[cut], piece)
     if rng.random() < 0.5:
         rng.shuffle(names)
-    return list(zip(names, sizes, strict=True)), renamed
+    return list(zip(names, sizes, strict=True)), renamed | left_out
 
 
 def _factorizations(n: int, count: int) -> list[tuple[int, ...]]:

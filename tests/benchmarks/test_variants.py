@@ -43,7 +43,9 @@ def test_names_go_around():
 
 
 @pytest.mark.parametrize("kind", [k for k in KINDS if k])
-@pytest.mark.parametrize("program", ["mlp_dp_fwd", "lm_2d_train_scan", "reshape_split_rows"])
+@pytest.mark.parametrize(
+    "program", ["mlp_dp_fwd", "lm_2d_train_scan", "reshape_split_rows", "dtensor_spatial_train"]
+)
 def test_a_kind_is_a_choice_of_axis_sizes(program, kind):
     variant = draw(f"{program}~{kind}0", 1)
     assert tuple(size for _, size in variant.axes) in KINDS[kind]
