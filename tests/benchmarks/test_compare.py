@@ -12,6 +12,7 @@ def row(bytes_, credited=None, executed=1, **more):
         "rs_bytes": bytes_ if credited is None else credited,
         "executed": executed,
         "count": 1,
+        "dot_flops": 0.0,
         **more,
     }
 
@@ -44,6 +45,15 @@ def test_none_counts_as_64_bytes():
 def test_more_collectives_are_excused_by_fewer_bytes():
     assert compare.more_collectives({"spmd": row(900.0, executed=2), "shardy": row(900.0)})
     assert not compare.more_collectives({"spmd": row(500.0, executed=2), "shardy": row(900.0)})
+    assert not compare.more_collectives({"spmd": row(450.0, executed=2), "shardy": row(900.0, 450.0)})
+
+
+def test_times_count_products_bytes_and_messages():
+    lean = {"spmd": row(2e6, dot_flops=1e9), "shardy": row(1e6, dot_flops=8e9), "gspmd": row(3e6)}
+    ratio = compare.time_ratio(lean)
+    assert ratio == pytest.approx((1e9 / 67e12 + 2e6 / 50e9 + 1e-5) / (8e9 / 67e12 + 1e6 / 50e9 + 1e-5))
+    assert compare.time_ratio({"spmd": row(1.0), "shardy": FAILED, "gspmd": FAILED}) is None
+    assert compare.time_ratio({"spmd": row(0.0, executed=0), "shardy": row(0.0, executed=0)}) is None
 
 
 def test_what_xla_rewrote_is_told_by_kind():

@@ -75,7 +75,15 @@ def test_what_is_drawn_divides_and_can_be_drawn_again(name):
 
 def test_the_report_lists_what_is_lost_wrong_or_failed():
     def row(bytes_, **more):
-        return {"status": "ok", "bytes": bytes_, "rs_bytes": bytes_, "executed": 1, "count": 1, **more}
+        return {
+            "status": "ok",
+            "bytes": bytes_,
+            "rs_bytes": bytes_,
+            "executed": 1,
+            "count": 1,
+            "dot_flops": 0.0,
+            **more,
+        }
 
     ours = {"axes": [("a", 8)], "what": "64→32", "right": True}
     rows = {
@@ -90,7 +98,7 @@ def test_the_report_lists_what_is_lost_wrong_or_failed():
     text = report(rows, 7)
     assert "3 generated variants (seed 7)" in text
     assert "* 3 compile; 2 of 3 compared are right" in text
-    assert "* less traffic in 1, more in 1" in text
-    assert "| roll_by_1~0 | a=8 | 64→32 | 900 (1) | 512 (1) | 512 (1) | 1.76 |" in text
+    assert "* less traffic in 1, more in 1, of which 0 take less time by estimate" in text
+    assert "| roll_by_1~0 | a=8 | 64→32 | 900 (1) | 512 (1) | 512 (1) | 1.76 | 1.00 |" in text
     assert "* fft_dim_sharded~0: off by 0.5" in text
     assert "* fft_dim_sharded~0 gspmd: crash: the process ended with -6" in text
