@@ -127,6 +127,12 @@ class Builder:
             hit = self._memo[key] = self.op("iota", [], type, {"iota_dimension": dim})
         return hit
 
+    def after(self, first: Value, then: Value) -> tuple[Value, Value]:
+        """Both as they are; what reads the second runs after the first is there. XLA's GPU compiler else merges products
+        of one operand into a product of what the other operands are together."""
+        x, y = self.multi("optimization_barrier", [first, then], [first.type, then.type])
+        return x, y
+
     # ------------------------------------------------------------------------------------------ indices
     def index(self, value: int) -> Value:
         return self.constant(np.int32(value), TensorType((), INDEX))

@@ -105,8 +105,8 @@ def last_reads(block: Block) -> dict[Value, int]:
 
 def peak_bytes(block: Block, donated: set[Value]) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
-    their last use. An update of a slice is made in place if nothing reads its operand later. XLA, which fuses ops, needs
-    less."""
+    their last use. An update of a slice, or a barrier, is made in place if nothing reads its operand later. XLA, which
+    fuses ops, needs less."""
     return max((sum(v.type.nbytes for v in block.args), *live_bytes(block, donated)))
 
 
@@ -122,8 +122,10 @@ def live_bytes(block: Block, donated: set[Value]) -> list[int]:
     during: list[int] = []
     for i, op in enumerate(block.ops):
         inside = inner_bytes(op)
-        in_place = op.name == "dynamic_update_slice" and op.operands[0] in known and last[op.operands[0]] == i
-        reused = op.results[0].type.nbytes if in_place else 0
+        passed_on = {"dynamic_update_slice": op.operands[:1], "optimization_barrier": op.operands}.get(
+            op.name, ()
+        )
+        reused = sum(v.type.nbytes for v in set(passed_on) if v in known and last[v] == i)
         live += sum(v.type.nbytes for v in op.results)
         known.update(op.results)
         during.append(live - reused + inside)

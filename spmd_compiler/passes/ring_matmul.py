@@ -128,6 +128,8 @@ class Gather:
                 factor = take(b, other, cut._replace(dim=where.other), start, n)
             if where.result is None and cut.size < n * cut.block:
                 piece = mask(b, piece, cut, start)
+            if total is not None:
+                total, piece = b.after(total, piece)
             part = _dot(b, dot, [piece, factor] if side == 0 else [factor, piece], where.result is None)
             if where.result is not None:
                 total = put(b, total, part, cut._replace(dim=where.result), start, n)
@@ -151,31 +153,37 @@ def scatter(b: Builder, op: Op, dot: Op, cut: Cut, steps: tuple[Step, ...]) -> V
     """A reduce-scatter of a product whose result is cut so, through `steps`: sums that travel, to which each device adds
     its part of the block they are for."""
     ring = Ring(b, op, [dot])
-    left, right = result_dims(dot)
+    dims = [of_result[cut.dim] for of_result in result_dims(dot)]  # the cut one of each operand
+    taken = 0 if dims[0] >= 0 else 1
 
-    def part(offset: int) -> Value:
+    def factors(offset: int) -> list[Value]:
         b.loc = dot.loc
         start = ring.start(offset, cut.block)
-        operands = [
-            v if dims[cut.dim] < 0 else take(b, v, cut._replace(dim=dims[cut.dim]), start, ring.size)
-            for v, dims in zip(dot.operands, (left, right), strict=True)
+        return [
+            v if dim < 0 else take(b, v, cut._replace(dim=dim), start, ring.size)
+            for v, dim in zip(dot.operands, dims, strict=True)
         ]
+
+    def part(offset: int, operands: list[Value]) -> Value:
+        b.loc = dot.loc
         value = _dot(b, dot, operands)
         for step, before, after in steps:
             b.loc = step.loc
             value = apply(b, step, value, before, after, ring.start(offset, after.block))
         return value
 
-    sums: dict[int, Value] = {}  # by direction
-    for k in range(ring.ahead):
-        for way, length in ((1, ring.ahead), (-1, ring.back)):
-            step = k - (ring.ahead - length)  # both end together
-            if step < 0:
-                continue
-            mine = part(way * (length - step))
-            total = mine if way not in sums else b.binary("add", sums[way], mine)
-            sums[way] = ring.send(total, way)
-    total = part(0)
+    # by turns, so that one way's sum travels while the other's term is computed: compilers fuse the adding into products
+    steps_each_way = [((1, ring.ahead - k), (-1, ring.back - k)) for k in range(ring.ahead)]
+    turns = [(way, k) for pair in steps_each_way for way, k in pair if k]
+    sums: dict[int, Value] = {}  # by way, as they came
+    operands = factors(turns[0][0] * turns[0][1])
+    for (way, k), (next_way, next_k) in zip(turns, [*turns[1:], (0, 0)], strict=True):
+        total = part(way * k, operands)
+        total = total if way not in sums else b.binary("add", sums[way], total)
+        operands = factors(next_way * next_k)
+        total, operands[taken] = b.after(total, operands[taken])
+        sums[way] = ring.send(total, way)
+    total = part(0, operands)
     for came in sums.values():
         total = b.binary("add", total, came)
     return total
