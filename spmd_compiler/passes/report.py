@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..ir.graph import Module, Op, Value
 from ..ir.layout import even_part
+from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, ELEMENTWISE
 from .cost import sent_bytes
 from .estimate import walk
@@ -72,6 +73,8 @@ def _unpartitioned(module: Module) -> Iterator[str]:
     for op in module.walk():
         if op.name == "relayout" and _gathers(op):
             gathered[op.results[0]] = op
+        if op.name == "manual_computation":
+            yield from _repeated(op, module.mesh)
         if op.name in CONTROL or op.name in ("relayout", "return") or not any(v.layout for v in op.results):
             continue
         if book.rule(op).fallback:
@@ -87,6 +90,17 @@ def _unpartitioned(module: Module) -> Iterator[str]:
                         f"gathered: {op.name} reads the whole of operand {position}, {value.type}, on every device: "
                         f"{source} -> {value.layout}  {op.loc}"
                     )
+
+
+def _repeated(region: Op, mesh: Mesh) -> Iterator[str]:
+    """What a region that is manual over pieces of axes leaves undone: such a one runs as written."""
+    manual = region.attrs["manual_axes"]
+    rest = mesh.size // mesh.axes_size(manual)
+    if rest > 1 and any(":" in a for a in manual):
+        yield (
+            f"fallback: manual_computation runs replicated, each part on {rest} devices: it is manual over pieces of axes, "
+            f"{', '.join(manual)}  {region.loc}"
+        )
 
 
 def _gathers(relayout: Op) -> bool:

@@ -282,3 +282,26 @@ def test_bad_annotations_and_arguments():
         spmd.from_stablehlo(good, in_layouts=[P("q")])
     with pytest.raises(ArgumentError, match="takes 1 arguments, not 2"):
         spmd.from_stablehlo(good).compile()(1, 2)
+
+
+def test_a_region_over_pieces_of_axes_is_reported():
+    """It runs as written: the same on the devices that share its part."""
+    part = '"{devices=[2,1,4]<=[8] last_tile_dim_replicate}"'
+    inside = '"{devices=[1,1,2,4]<=[8] last_tile_dims={manual, replicated}}"'
+    text = f"""module attributes {{mhlo.num_partitions = 8 : i32}} {{
+      func.func @main(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {{
+        %0 = stablehlo.custom_call @Sharding(%x) {{mhlo.sharding = {part}}} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+        %1 = stablehlo.custom_call @SPMDFullToShardShape(%0) {{mhlo.sharding = {inside}}}
+          : (tensor<8x8xf32>) -> tensor<4x8xf32>
+        %2 = stablehlo.negate %1 : tensor<4x8xf32>
+        %3 = stablehlo.custom_call @Sharding(%2) {{mhlo.sharding = {inside}}} : (tensor<4x8xf32>) -> tensor<4x8xf32>
+        %4 = stablehlo.custom_call @SPMDShardToFullShape(%3) {{mhlo.sharding = {part}}}
+          : (tensor<4x8xf32>) -> tensor<8x8xf32>
+        return %4 : tensor<8x8xf32>
+      }}
+    }}"""
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    lowered = spmd.from_stablehlo(text, mesh=spmd.create_mesh({"a": 4, "b": 2}))
+    assert "fallback: manual_computation runs replicated, each part on 4 devices" in lowered.explain()
+    np.testing.assert_array_equal(lowered.compile()(x)[0], -x)
+    assert "fallback" not in spmd.from_stablehlo(text).explain()
