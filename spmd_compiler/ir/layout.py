@@ -145,11 +145,11 @@ def local_type(type: Type, layout: Layout, mesh: Mesh) -> Type:
     """The per-device type of a value of global `type` in `layout`."""
     if layout.is_replicated or not isinstance(type, TensorType):
         return type
-    cache = mesh.cache.setdefault("local_type", {})
-    hit = cache.get((type, layout))
+    key = (type, layout)
+    hit = mesh.local_types.get(key)
     if hit is None:
         shape = tuple(local_block(layout, d, n, mesh) for d, n in enumerate(type.shape))
-        hit = cache[(type, layout)] = type.with_shape(shape)
+        hit = mesh.local_types[key] = type.with_shape(shape)
     return hit
 
 

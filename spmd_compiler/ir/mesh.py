@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _SUB = re.compile(r"(.+):\((\d+)\)(\d+)\Z")
@@ -17,7 +18,7 @@ _SUB = re.compile(r"(.+):\((\d+)\)(\d+)\Z")
 class Mesh:
     """Named axes, major to minor. `Mesh([("batch", 4), ("model", 2)])`; equality is by axes and sizes."""
 
-    __slots__ = ("_coords", "axes", "cache", "shape", "size")
+    __slots__ = ("_coords", "axes", "cache", "local_types", "shape", "size")
 
     def __init__(self, axes: Iterable[tuple[str, int]] | Mapping[str, int]):
         pairs = tuple(axes.items()) if isinstance(axes, Mapping) else tuple((n, int(s)) for n, s in axes)
@@ -35,6 +36,7 @@ class Mesh:
         self.shape: dict[str, int] = dict(pairs)
         self.size = math.prod(s for _, s in pairs)
         self._coords: dict[str, tuple[int, int]] = {}
+        self.local_types: dict[Any, Any] = {}  # what `layout.local_type` found
         self.cache: dict = {}  # memo tables of passes that are valid for this mesh only
 
     @property

@@ -80,8 +80,8 @@ def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
     primes = [p for a in atoms for p in _prime_pieces(mesh, a)]
     if len(primes) > len(atoms) and len(primes) <= MAX_ATOMS and _needs_pieces(src, dst):
         pieces = {a: tuple(_prime_pieces(mesh, a)) for a in atoms}
-        fine = _search(type, split(src, pieces), split(dst, pieces), mesh)
         coarse = _search(type, src, dst, mesh)
+        fine = _search(type, split(src, pieces), split(dst, pieces), mesh, coarse.cost)
         return min(coarse, fine, key=lambda p: (p.cost, len(p.steps)))
     return _search(type, src, dst, mesh)
 
@@ -154,7 +154,8 @@ def nesting(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
 
 
 # ------------------------------------------------------------------------------------------------ the search
-def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
+def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float = math.inf) -> Plan:
+    """The cheapest plan; if that costs more than `limit`, one that costs inf."""
     bound = max(local_type(type, src, mesh).nbytes, local_type(type, dst, mesh).nbytes)
     best: dict[Layout, float] = {src: 0.0}
     came: dict[Layout, Step] = {}
@@ -162,7 +163,9 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
     queue: list[tuple[float, int, str, float, Layout]] = [(0.0, 0, "", 0.0, src)]
     visited = 0
     while queue:
-        _, hops, _, cost, at = heapq.heappop(queue)
+        least, hops, _, cost, at = heapq.heappop(queue)
+        if least > limit + 1e-9 * limit:
+            return Plan((), math.inf)
         if at is dst:
             path: list[Step] = []
             while at is not src:
