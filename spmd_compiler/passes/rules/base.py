@@ -14,7 +14,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical, local_block, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
-from ..cost import Work, prices
+from ..cost import DEFER, Work, prices
 from ..relayout import nesting, refine
 
 if TYPE_CHECKING:
@@ -281,6 +281,7 @@ class Rule:
             return None  # a sum of products is no product of sums: partials of two kinds at once have no one meaning
         price = prices(mesh)
         cost = price.work(self.work) / shards
+        cost += DEFER * sum(any(isinstance(p, str) for p in s.operands) for s in picks)
         for s, axes in factors.values():
             if s.exchange:
                 local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
