@@ -85,10 +85,12 @@ class Propagate:
         done.attrs = attrs
         return done
 
-    def assigned(self, module: Module, fusion: Fusion | None = None) -> tuple[Engine, list[Layout | None]]:
+    def assigned(
+        self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None
+    ) -> tuple[Engine, list[Layout | None]]:
         """The assignment of layouts, on the fused mesh if one is given, and those that the results were asked to have."""
         main = module.main
-        engine = Engine(module, fusion)
+        engine = Engine(module, fusion, book)
         returns = zip(main.body.returns, main.result_attrs, strict=True)
         wanted = [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
         for value in main.body.args:
@@ -105,15 +107,15 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         if self.sweeps:
-            self.improve(engine, main.body, None if fusion else self.fused(module))
+            self.improve(engine, main.body, None if fusion else self.fused(module, engine.book))
         return engine, wanted
 
-    def fused(self, module: Module) -> Assigned | None:
+    def fused(self, module: Module, book: RuleBook) -> Assigned | None:
         """The assignment that is found with axes that belong together as one, if there are such axes."""
         fusion = fusion_of(module)
         if fusion is None:
             return None
-        state = self.assigned(module, fusion)[0].state()
+        state = self.assigned(module, fusion, book)[0].state()
         return fusion.split((state.layouts, state.choices, state.demands))
 
     def improve(self, engine: Engine, body: Block, other: Assigned | None) -> None:
@@ -143,10 +145,10 @@ class Propagate:
 class Engine(Assignment):
     """Chooses layouts block by block. The tables of `Assignment` are keyed by the values and ops of the input module."""
 
-    def __init__(self, module: Module, fusion: Fusion | None = None):
+    def __init__(self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None):
         super().__init__(fusion.mesh if fusion else module.mesh)
         self.fusion = fusion
-        self.book = RuleBook()
+        self.book = book or RuleBook()
         self._trips: dict[Op, int] = {}
         self.fallbacks: dict[Op, None] = {}
         self.free_args: set[Value] = set()

@@ -68,3 +68,22 @@ def test_it_finds_what_a_search_axis_by_axis_does_not(monkeypatch):
     together = sent(variant.built, mesh)
     monkeypatch.setattr(propagate, "fusion_of", lambda module: None)
     assert together < 0.8 * sent(variant.built, mesh)
+
+
+def test_strategies_are_those_of_the_rules_on_the_real_axes():
+    text = """mesh {a=2, b=4}
+func @main(%x: f32[64,64] {a.b,-}, %w: f32[64,64] {-,a.b}) -> (f32[64,64] {a.b,-}) {
+  %0: f32[64,64] = dot_general(%x, %w) contract=[1]x[0] batch=[]x[]
+  %1: f32[64,64] = add(%0, %x)
+  return %1
+}
+"""
+    module = parse(text)
+    engine, _ = propagate.Propagate().assigned(module)
+    other = propagate.Propagate().fused(module, engine.book)
+    assert other is not None
+    _, choices, _ = other
+    for op, choice in choices.items():
+        known = engine.book.rule(op).strategies
+        assert all(any(pick is s for s in known) for pick in choice.picks)
+        assert engine.own_cost(op, choice) > 0
