@@ -13,7 +13,7 @@ INFINITY = math.inf
 
 class Solution(NamedTuple):
     values: Sequence[float]
-    gap: float  # between the cost of `values` and the best bound, as a part of the cost
+    bound: float  # no values cost less
 
 
 class LinearProgram:
@@ -29,11 +29,11 @@ class LinearProgram:
         self._costs.append(cost)
         return len(self._costs) - 1
 
-    def choice(self, costs: Iterable[float]) -> list[int]:
-        """Binary variables of which exactly one is 1; at the start the first."""
+    def choice(self, costs: Iterable[float], start: int = 0) -> list[int]:
+        """Binary variables of which exactly one is 1; at the start that of the number `start`."""
         terms = [self.variable(cost) for cost in costs]
         self._choices += terms
-        self._first.append(terms[0])
+        self._first.append(terms[start])
         self.row(dict.fromkeys(terms, 1.0), 1.0, 1.0)
         return terms
 
@@ -74,8 +74,7 @@ class LinearProgram:
         info = solver.getInfo()
         if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
             return None
-        gap = info.mip_gap if math.isfinite(info.mip_gap) else 1.0
-        return Solution(solver.getSolution().col_value, gap)
+        return Solution(solver.getSolution().col_value, info.mip_dual_bound)
 
     def _model(self, highspy: Any) -> Any:
         n = len(self._costs)

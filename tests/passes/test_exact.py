@@ -89,10 +89,42 @@ def test_as_good_as_brute_force(function, layouts):
     least = float("inf")
     for picked in itertools.product(*ways):
         for node, way in zip(nodes, picked, strict=True):
-            if engine.choices[node] is not way:
-                engine.change(node, way)
+            engine.change(node, way)
         least = min(least, engine.total())
     assert total(function, args, layouts, exactly=True) == pytest.approx(least, abs=1e-3)
+
+
+def test_layers_that_repeat_run_alike(monkeypatch):
+    """They share the variables of the program, and the result is the same."""
+
+    def deep(x, ws):
+        for w in ws:
+            x = jnp.tanh(x @ w) + x
+        return x.sum()
+
+    layers = 12
+    args = f32(8, 16), [f32(16, 16)] * layers
+    layouts = P("a", "b"), P("b", "a")
+    monkeypatch.setattr(exact, "FOLDED", 0)
+    module = imported(deep, args, layouts)
+    engine, _ = Propagate().assigned(module)
+    before = engine.total()
+    search = exact._Exact(engine, module.main.body)
+    search.collect(module.main.body)
+    shared = {variable for _, variable in search.options.values()}
+    assert len(shared) < len(search.options) < 5 * layers
+    monkeypatch.setattr("spmd_compiler.passes.folding.REACH", 2)
+    module = imported(deep, args, layouts)
+    engine, _ = Propagate().assigned(module)
+    search = exact._Exact(engine, module.main.body)
+    search.collect(module.main.body)
+    assert len({variable for _, variable in search.options.values()}) < len(shared)
+    outcome = exact.solve(engine, module.main.body, 20)
+    assert outcome.folded and outcome.gap < 0.2
+    assert "with repeated layers alike" in str(outcome)
+    assert engine.total() <= before + 1e-6
+    step = spmd.spmd_jit(deep, mesh=AB, in_layouts=layouts, options=spmd.Options(search="ilp"))
+    np.testing.assert_allclose(step(*args), deep(*args), rtol=1e-4)
 
 
 def test_keeps_to_memory():
