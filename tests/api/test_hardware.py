@@ -1,5 +1,7 @@
 """Hardware models: from files, in estimates, and in the search."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,7 +44,14 @@ def test_from_toml(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["memory = 8e9", "memory = 'much'", "[flops]\nf32 = 1e12", "[flops]\ndefault = 1\n[axes]\na = 3", "="],
+    [
+        "memory = 8e9",
+        "memory = 'much'",
+        "[flops]\nf32 = 1e12",
+        "[flops]\ndefault = 1\n[axes]\na = 3",
+        "=",
+        FILE.replace("memory", "asynchronous = 1\nmemory", 1),
+    ],
 )
 def test_a_file_that_is_none(tmp_path, text):
     path = tmp_path / "wrong.toml"
@@ -73,6 +82,12 @@ def test_communication_hides_behind_independent_work():
     assert (round(compute), round(communication), round(total)) == (30, 100, 110)
     module = spmd.ir.parse(PROGRAM.replace("FIRST", "%3: f32[10] = add(%x, %2)"))
     assert round(timeline(module, UNIT).total) == 100
+
+
+def test_nothing_hides_where_sending_takes_the_processor():
+    module = spmd.ir.parse(PROGRAM.replace("FIRST", "%3: f32[10] = add(%0, %2)"))
+    compute, communication, total = timeline(module, replace(UNIT, asynchronous=False))
+    assert total == pytest.approx(compute + communication)
 
 
 def test_loops_count_by_their_trips():

@@ -1,0 +1,18 @@
+"""The table of communication that nothing hides."""
+
+import pytest
+
+from benchmarks.overlap import MODELS, large, row, small
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_rings_hide_what_a_large_layer_sends(model):
+    text, ratio = row("layer", large()["large layer, forward"], model)
+    plain, _, rings = (float(cell.split(" of ")[0].replace(",", "")) for cell in text.split(" | ")[2:5])
+    assert ratio is not None and rings < plain / 4
+
+
+def test_a_small_program_keeps_its_collectives():
+    text, ratio = row("mlp", small("mlp_megatron_train"), "tpu-v5p")
+    assert ratio is not None and ratio < 1
+    assert text.split(" | ")[5] == "0"
