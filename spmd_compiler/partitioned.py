@@ -54,8 +54,11 @@ class Partitioned:
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context to compile and run in: programs from elsewhere have 64-bit types though JAX is set to 32."""
-        wide = any(str(struct.dtype) in _WIDE for struct in (*self.ins, *self.outs))
-        return jax.enable_x64(True) if wide else nullcontext()
+        return jax.enable_x64(True) if self._is_wide else nullcontext()
+
+    @cached_property
+    def _is_wide(self) -> bool:
+        return any(str(struct.dtype) in _WIDE for struct in (*self.ins, *self.outs))
 
     def run(self, *args: Any) -> list[Any]:
         """The program on (traced) global arrays: a `shard_map` around the module of a device."""

@@ -65,6 +65,19 @@ def test_lowering_without_data():
     assert lowered.compile()(X) == X.sum()
 
 
+def test_a_compiled_program_looks_again_at_arguments_that_change():
+    compiled = jit(lambda x: x * 2, in_layouts=P("b")).lower(X).compile()
+    there, elsewhere = put(X, "b"), put(X, "a")
+    for x in (there, there, X, there, elsewhere, there):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            np.testing.assert_array_equal(compiled(x), X * 2)
+    with pytest.raises(spmd.ArgumentError, match=r"x has shape \(8, 2\)"):
+        compiled(put(X[:, :2], "b"))
+    with pytest.raises(spmd.ArgumentError, match="takes 1 arguments"):
+        compiled(there, there)
+
+
 def test_an_argument_elsewhere_is_relaid_with_one_warning():
     g = jit(lambda x: x * 2, in_layouts=P("b"))
     x = put(X, "a")
