@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from .layout import PARTIAL_KINDS
 from .scanner import AnnotationError, Scanner
@@ -61,42 +61,34 @@ def parse_rule(text: str) -> RuleText:
     return _Parser(text).rule()
 
 
-class _Parser:
+class _Parser(Scanner):
+    tokens = _TOKEN
+
     def __init__(self, text: str):
-        self.text = text
-        self.tokens = [(m[0], m.start()) for m in _TOKEN.finditer(text)]
-        self.at = 0
+        super().__init__(text)
         self.names: set[str] = set()
 
-    def peek(self) -> str:
-        return self.tokens[self.at][0] if self.at < len(self.tokens) else ""
+    def reject(self, message: str, token: int) -> NoReturn:
+        column = self.place(token) + 1
+        raise AnnotationError(f"sharding rule {self.text!r}, column {column}: {message}", self.text, column)
 
-    def next(self) -> str:
-        token = self.peek()
-        self.at += 1
-        return token
-
-    def fail(self, message: str) -> AnnotationError:
-        column = self.tokens[self.at][1] if self.at < len(self.tokens) else len(self.text)
-        return AnnotationError(
-            f"sharding rule {self.text!r}, column {column + 1}: {message}", self.text, column + 1
-        )
+    def refuse(self, message: str) -> NoReturn:
+        """Raises the error, at the next token."""
+        self.reject(message, self.position)
 
     def rule(self) -> RuleText:
         operands = self.values()
-        if self.peek() != "->":
-            raise self.fail("expected '->' between operands and results")
-        self.next()
+        if not self.skip("->"):
+            self.refuse("expected '->' between operands and results")
         results = self.values()
         rule = RuleText(operands, results, *self.entries())
         if self.peek():
-            raise self.fail(f"unexpected {self.peek()!r}")
+            self.refuse(f"unexpected {self.peek()!r}")
         return rule
 
     def values(self) -> tuple[ValueText, ...]:
         values = [self.value()]
-        while self.peek() == ",":
-            self.next()
+        while self.skip(","):
             values.append(self.value())
         return tuple(values)
 
@@ -108,7 +100,7 @@ class _Parser:
         dims: list[tuple[str, ...]] = []
         while (token := self.peek()) not in ("", ",", "->", "{"):
             if token.startswith("."):
-                raise self.fail("'...' stands only at the beginning of a value")
+                self.refuse("'...' stands only at the beginning of a value")
             dims.append(self.compound() if token == "(" else (self.factor(),))
         return ValueText(batch, tuple(dims))
 
@@ -118,14 +110,14 @@ class _Parser:
         while self.peek() != ")":
             factors.append(self.factor())
         if len(factors) < 2:
-            raise self.fail("brackets hold at least two factors")
+            self.refuse("brackets hold at least two factors")
         self.next()
         return tuple(factors)
 
     def factor(self) -> str:
         token = self.peek()
         if not token or not (token[0].isalpha()):
-            raise self.fail(f"expected a factor, not {token or 'the end'!r}")
+            self.refuse(f"expected a factor, not {token or 'the end'!r}")
         self.names.add(token)
         return self.next()
 
@@ -133,18 +125,16 @@ class _Parser:
         sizes: dict[str, int] = {}
         reduced: dict[str, str] = {}
         marked: dict[str, set[str]] = {WHOLE: set(), PERMUTED: set()}
-        if self.peek() == "{":
-            self.next()
-            while self.peek() != "}":
+        if self.skip("{"):
+            while not self.skip("}"):
                 name = self.peek()
                 if name.startswith("..."):
                     name = batch_name(int(name[3:] or 0))
                 if name not in self.names:
-                    raise self.fail(f"no value has a factor {self.peek() or 'the end'!r}")
+                    self.refuse(f"no value has a factor {self.peek() or 'the end'!r}")
                 self.next()
-                if self.next() != "=":
-                    self.at -= 1
-                    raise self.fail(f"expected '=' after {name!r}")
+                if not self.skip("="):
+                    self.refuse(f"expected '=' after {name!r}")
                 word = self.peek()
                 if word.isdigit() and not name.startswith("..."):
                     sizes[name] = int(word)
@@ -154,13 +144,10 @@ class _Parser:
                     marked[word].add(name)
                 else:
                     kinds = ", ".join((*PARTIAL_KINDS, WHOLE, PERMUTED))
-                    raise self.fail(f"{name} is a size or one of {kinds}, not {word!r}")
+                    self.refuse(f"{name} is a size or one of {kinds}, not {word!r}")
                 self.next()
-                if self.peek() == ",":
-                    self.next()
-                elif self.peek() != "}":
-                    raise self.fail("expected ',' or '}'")
-            self.next()
+                if not self.skip(",") and self.peek() != "}":
+                    self.refuse("expected ',' or '}'")
         return sizes, reduced, frozenset(marked[WHOLE]), frozenset(marked[PERMUTED])
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from typing import NoReturn
+from typing import ClassVar, NoReturn
 
 from ..errors import ParseError
 
-_TOKEN = re.compile(
-    r"""\s*("(?:[^"\\]|\\.)*"|'[^']*'|@"(?:[^"\\]|\\.)*"|@?[A-Za-z_][\w.$-]*|-?\d+|<=|#|\S)"""
-)
+_TOKEN = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|@"(?:[^"\\]|\\.)*"|@?[A-Za-z_][\w.$-]*|-?\d+|<=|#|\S)""")
 _COMMENT = re.compile(r"/\*.*?\*/")
 
 
@@ -24,10 +22,12 @@ class AnnotationError(ParseError):
 class Scanner:
     """Tokens of one annotation; errors name the column. Comments, as XLA writes into long tuples, say nothing."""
 
+    tokens: ClassVar[re.Pattern[str]] = _TOKEN
+
     def __init__(self, text: str):
         self.text = text
         self._tokens = [
-            (m[1], m.start(1)) for m in _TOKEN.finditer(_COMMENT.sub(lambda m: " " * len(m[0]), text))
+            (m[0], m.start()) for m in self.tokens.finditer(_COMMENT.sub(lambda m: " " * len(m[0]), text))
         ]
         self._at = 0
 
@@ -55,15 +55,16 @@ class Scanner:
 
     def reject(self, message: str, token: int) -> NoReturn:
         """Raises the error, at a token."""
-        raise AnnotationError(f"sharding {self.text!r}: {message}", self.text, self._place(token) + 1)
+        raise AnnotationError(f"sharding {self.text!r}: {message}", self.text, self.place(token) + 1)
 
-    def _place(self, token: int) -> int:
+    def place(self, token: int) -> int:
+        """Where in the text a token begins."""
         return self._tokens[token][1] if token < len(self._tokens) else len(self.text)
 
     @property
     def offset(self) -> int:
         """Where in the text the next token begins."""
-        return self._place(self._at)
+        return self.place(self._at)
 
     @property
     def position(self) -> int:
