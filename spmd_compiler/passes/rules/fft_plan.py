@@ -13,9 +13,9 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..halo import Window, moves_price, window_moves
+from ..halo import MANY, Window, moves_price, window_moves
 
-TRIED = 6  # factorizations whose moves are planned: those with the least padding
+TRIED = 6  # factorizations with little padding, whose moves are planned; for many devices only the best
 
 
 class Lines(NamedTuple):
@@ -54,8 +54,9 @@ def best_way(x: Lines) -> Way:
     ways = [Way("gather", (n - 1) * x.batch * had * read, 1)]
     ways.append(Way("batch", (n - 1) * -(-x.batch // n) * (had * read + has * written), 2))
     found = [_steps(x, r) for r in _divisors(x.size)]
-    fits = sorted(w for w in found if w.sent < ways[0].sent)
-    ways += [_with_moves(x, w) for w in sorted(fits, key=lambda w: w.sent)[:TRIED]]
+    fits = [w for w in found if w.sent < ways[0].sent]
+    fits = sorted(fits, key=lambda w: w.sent)[: TRIED if n <= MANY else 1]
+    ways += [_with_moves(x, w) for w in fits]
     return min(ways, key=lambda w: (w.sent, w.messages))
 
 
