@@ -27,7 +27,8 @@ Limit = tuple[
 
 LARGE = 40_000  # variables of the integer program, from which on it is not worth trying
 TABLES = (20_000, 60_000, 400_000)  # sizes of the tables of one bound after the other
-JOINT = 1_000  # combinations of values; up to here each is a variable
+CLOSED = 1e-4  # a gap that is none
+JOINT = 4_000  # combinations of values; up to here each is a variable
 PART = 0.6  # of the time that is left, for each bound
 
 
@@ -46,15 +47,15 @@ def minimise(network: Network, seconds: float, limits: Sequence[Limit] = ()) -> 
         network.shrink()
         best.offer({n: network.now(n, 0) for n in network.left()})
         for size in TABLES:
-            if not network.left() or _size(network) <= LARGE:
-                break
             now = time.perf_counter()
-            if now > end:
+            if not network.left() or best.gap() < CLOSED or now > end:
                 break
             bound = Bound(network, size)
             bound.rise(now + PART * (end - now))
             best.bound = max(best.bound, bound.bound)
             best.offer(bound.guess())
+            if best.gap() < CLOSED:
+                break
             for n, dear in bound.too_dear(best.cost + SLACK).items():
                 if dear.any() and not dear.all():
                     network.drop(n, dear)
@@ -62,7 +63,7 @@ def minimise(network: Network, seconds: float, limits: Sequence[Limit] = ()) -> 
     left, start = network.left(), best.values
     if not left:
         return Minimum(network.complete({}), network.offset)
-    if limits or _size(network) <= LARGE:
+    if limits or (best.gap() >= CLOSED and _size(network) <= LARGE):
         program = _Program(network, left, start)
         for sizes, most in limits:
             program.rows.row({program.terms[n][k]: x for (n, k), x in sizes.items()}, -float("inf"), most)
@@ -80,6 +81,9 @@ class _Best:
     def __init__(self, network: Network):
         self.network, self.bound, self.cost = network, -math.inf, math.inf
         self.values: list[int] | None = None
+
+    def gap(self) -> float:
+        return 1 - self.bound / self.cost if self.cost > 0 else math.inf
 
     def offer(self, chosen: dict[int, int], limits: Sequence[Limit] = ()) -> None:
         chosen = chosen if limits else self.network.polish(chosen)
