@@ -24,6 +24,8 @@ def least_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> 
 
 def _lacking(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
     """The part of its target block that some device can't make of its source block."""
+    if not type.size:
+        return 0.0
     if not set(target.partial).issuperset(source.partial):
         return 1.0  # of every element some other device has a term
     have = 1.0  # of the devices that are first on the axes of new partials: these hold everything, the others nothing
