@@ -35,11 +35,13 @@ class Window(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Positions [start, limit) of one operand, as a part of a concatenation. whole: every device has all of it."""
+    """Positions [start, limit) of one operand, as a part of a concatenation. whole: every device has all of it. operand:
+    its number; a value that is joined with itself is one operand."""
 
     start: int
     limit: int
     whole: bool
+    operand: int
 
 
 @lru_cache(4096)
@@ -73,16 +75,16 @@ def _alike(n: int, block: int, first: int, length: int) -> Moves | None:
 
 @lru_cache(4096)
 def concat_moves(n: int, blocks: tuple[int, ...], segments: tuple[Segment, ...], block: int) -> Moves | None:
-    """What to send so that each device has its block of the concatenation of `segments`, one of each operand; `blocks`
-    are the operands' local sizes."""
+    """What to send so that each device has its block of the concatenation of `segments`; `blocks` are the operands' local
+    sizes."""
     begin = np.arange(n) * block
     runs: list[Run] = []
     at = 0
-    for i, s in enumerate(segments):
+    for s in segments:
         size = s.limit - s.start
         low = np.clip(at - begin, 0, block)
         high = np.clip(at + size - begin, 0, block)
-        runs.append(Run(i, low, high, s.start + begin + low - at, s.whole))
+        runs.append(Run(s.operand, low, high, s.start + begin + low - at, s.whole))
         at += size
     return plan_moves(n, blocks, runs, block)
 

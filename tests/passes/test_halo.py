@@ -83,7 +83,7 @@ def test_concatenations(n, data):
         for k in range(n):
             rows[k] += list(held[:block] if whole else held[k * block : (k + 1) * block])
         blocks.append(block)
-        segments.append(Segment(start, limit, whole))
+        segments.append(Segment(start, limit, whole, len(segments)))
         joined += list(range(base + start, base + limit))
         base += size
     block = -(-len(joined) // n)
@@ -95,7 +95,14 @@ def test_concatenations(n, data):
 def test_the_busiest_device_sends_no_more_than_it_must():
     """Halving and joining: as many rounds as pieces that one device must send or receive."""
     assert window_moves(8, 4, Window(2, 0, 2, 0, 16)).sent == 4
-    joined = concat_moves(8, (4, 4), (Segment(0, 32, False), Segment(0, 32, False)), 8)
+    joined = concat_moves(8, (4, 4), (Segment(0, 32, False, 0), Segment(0, 32, False, 1)), 8)
     assert joined.sent == 8 and joined.messages == 2
     reverse = window_moves(8, 4, Window(-4, 28, 4, 0, 32))
     assert reverse.sent == 4 and reverse.messages == 1
+
+
+def test_a_value_joined_with_itself_is_sent_without_a_copy():
+    """A roll: of one operand every device sends the same positions."""
+    rolled = concat_moves(4, (8,), (Segment(31, 32, False, 0), Segment(0, 31, False, 0)), 8)
+    assert all(r.static for r in rolled.rounds)
+    assert rolled.sent == 1 and rolled.messages == 1

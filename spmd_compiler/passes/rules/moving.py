@@ -220,13 +220,24 @@ def concatenate(op: Op) -> Rule:
     )
 
 
+JOINS = ("concatenate", "splice")  # a value that is joined with itself moves like one operand
+
+
+def numbers(op: Op) -> list[int]:
+    """Per operand its number; operands that are one value have one number."""
+    found: dict[Value, int] = {}
+    return [found.setdefault(v, len(found)) for v in op.operands]
+
+
 def _join_price(op: Op, d: int, placed: tuple[int, ...]) -> Any:
-    ranges = _ranges(op, d)
+    ranges, own = _ranges(op, d), numbers(op)
 
     def price(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
-        segments = tuple(Segment(*r, whole=p == R) for r, p in zip(ranges, placed, strict=True))
+        joined = zip(ranges, placed, own, strict=True)
+        segments = tuple(Segment(*r, whole=p == R, operand=i) for r, p, i in joined)
         block = outs[0].shape[d]
-        moves = concat_moves(n, tuple(t.shape[d] for t in ins), segments, block)
+        sizes = {i: t.shape[d] for i, t in zip(own, ins, strict=True)}
+        moves = concat_moves(n, tuple(sizes.values()), segments, block)
         return moves_price(moves, outs[0].nbytes / block)
 
     return price
@@ -243,13 +254,14 @@ def _expand_joined(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         return [b.concatenate(parts, d)]
     want = local_type(op.results[0].type, result, b.mesh)
     segments = tuple(
-        Segment(*r, whole=v.layout is not None and not v.layout.dims[d])
-        for r, v in zip(_ranges(op, d), op.operands, strict=True)
+        Segment(*r, whole=v.layout is not None and not v.layout.dims[d], operand=i)
+        for r, v, i in zip(_ranges(op, d), op.operands, numbers(op), strict=True)
     )
-    sizes = tuple(v.type.shape[d] for v in args)
+    given = list(dict(zip(op.operands, args, strict=True)).values())
+    sizes = tuple(v.type.shape[d] for v in given)
     moves = concat_moves(b.mesh.axes_size(axes), sizes, segments, want.shape[d])
     assert moves is not None, "the rule's price forbids it"
-    return [emit_moves(b, args, d, axes, moves)]
+    return [emit_moves(b, given, d, axes, moves)]
 
 
 RULES = {"slice": slice_, "pad": pad, "reverse": reverse, "concatenate": concatenate, "splice": concatenate}

@@ -113,6 +113,8 @@ class RuleBook:
         )
         if op.regions:
             key = (*key, self._region_key(op))
+        if op.name in moving.JOINS:
+            key = (*key, tuple(moving.numbers(op)))
         rule = self._rules.get(key)
         if rule is None:
             rule = self._rules[key] = _make(op, self.scalars)
