@@ -9,11 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..ir.graph import Op, Value
-from ..ir.types import TensorType
+from ..ir.types import TensorType, is_float
 from .builder import Builder
 from .pieces import Cut, apply, mask, put, take
-
-_WIDER = {"bf16": "f32", "f16": "f32"}  # in which partial products are summed
 
 
 class Step(NamedTuple):
@@ -195,8 +193,9 @@ def _dot(b: Builder, dot: Op, operands: list[Value], summed: bool = False) -> Va
     for left, right in zip(*result_dims(dot), strict=True):
         shapes.append(operands[0].type.shape[left] if left >= 0 else operands[1].type.shape[right])
     dtype = dot.result.type.dtype
-    if summed and dot.attrs.get("algorithm") is None:
-        dtype = _WIDER.get(dtype, dtype)
+    small = is_float(dtype) and dot.result.type.nbytes < 4 * dot.result.type.size
+    if summed and small and dot.attrs.get("algorithm") is None:
+        dtype = "f32"
     return b.op("dot_general", operands, TensorType(tuple(shapes), dtype), dot.attrs)
 
 
