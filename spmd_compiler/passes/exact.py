@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 WAYS = 160  # to run one op, at most; more are not tried
 SHARED = 3  # users from which on each of them pays a share of what costs next to nothing
-SOLVER = 0.8  # of the time, until the solver is done
+SOLVER = 0.7  # of the time, until the solver is done
 NEGLIGIBLE = 1e-5  # of a program's cost
 FOLDED = 3000  # ops of a program from which on those that repeat each other run alike
 

@@ -92,14 +92,16 @@ class Bound:
             self.factors.append(_Factor(variables, table, self.rank))
 
     def rise(self, until: float) -> None:
-        """Sweeps over the variables, forth and back, as long as the bound rises, till a time of `perf_counter`."""
+        """Sweeps over the variables, forth and back, as long as the bound rises, once or till a time of `perf_counter`."""
         rises = 0
-        while time.perf_counter() < until and self.order and rises < STILL:
+        while self.order and rises < STILL:
             self._sweep(self.order, True)
             self._sweep(self.order[::-1], False)
             bound = self.sum()
             rises = rises + 1 if bound - self.bound < RISE * abs(bound) else 0
             self.bound = max(self.bound, bound)
+            if time.perf_counter() > until:
+                break
 
     def sum(self) -> float:
         least = sum([float(c.min()) for c in self.costs.values()])

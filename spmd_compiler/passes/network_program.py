@@ -48,7 +48,7 @@ def minimise(network: Network, seconds: float, limits: Sequence[Limit] = ()) -> 
         best.offer({n: network.now(n, 0) for n in network.left()})
         for size in TABLES:
             now = time.perf_counter()
-            if not network.left() or best.gap() < CLOSED or now > end:
+            if not network.left() or best.gap() < CLOSED or (now > end and size > TABLES[0]):
                 break
             bound = Bound(network, size)
             bound.rise(now + PART * (end - now))
