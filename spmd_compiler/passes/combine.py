@@ -1,7 +1,8 @@
 """Combines small collectives of one block into few: they cost latency, not bytes.
 
 A collective may run anywhere between its operand's definition and its first use. Those of one kind, axes and type whose
-ranges have a point in common are packed into one buffer there, sent at once, and unpacked.
+ranges have a point in common are packed into one buffer there, sent at once, and unpacked. So that ranges are long, small
+ops behind small collectives first move to where their results are used.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
+from ..ir.optable import COLLECTIVES
 from ..ir.types import TensorType
 from .builder import Builder
+from .estimate import reads
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
 
@@ -23,8 +26,11 @@ def combine_collectives(block: Block, mesh: Mesh) -> None:
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh)
+    order = list(block.ops)
+    _delay(block)
     groups = list(_groups(block))
     if not groups:
+        block.ops[:] = order
         return
     # at one place, the group of the op that is there comes last: it may need what the others make
     groups.sort(key=lambda g: g[0] < len(block.ops) and block.ops[g[0]] in g[1])
@@ -46,20 +52,45 @@ def combine_collectives(block: Block, mesh: Mesh) -> None:
     _rename(block, renamed)
 
 
+def _delay(block: Block) -> None:
+    """Moves small ops that wait for small collectives to where they are needed."""
+    waiting: dict[Value, tuple[int, Op]] = {}  # what makes a value, with its place
+    late: set[Value] = set()  # results of small collectives, and of what waits for them
+    new: list[Op] = []
+
+    def place(wanted: list[Value]) -> None:
+        held: dict[int, Op] = {}
+        while wanted:
+            if found := waiting.get(wanted.pop()):
+                held[found[0]] = found[1]
+                for v in found[1].results:
+                    del waiting[v]
+                wanted += reads(found[1])
+        new.extend(held[i] for i in sorted(held))
+
+    for i, op in enumerate(block.ops):
+        small = all(v.type.nbytes <= SMALL for v in (*op.operands, *op.results))
+        moves = bool(op.results) and op.name != "custom_call" and op.name not in COLLECTIVES
+        waits = small and moves and any(v in late for v in op.operands)
+        if waits or _key(op) is not None:
+            late.update(op.results)
+        if waits:
+            waiting.update(dict.fromkeys(op.results, (i, op)))
+        else:
+            place(reads(op))
+            new.append(op)
+    place(list(waiting))
+    block.ops[:] = new
+
+
 def _groups(block: Block) -> Iterator[tuple[int, list[Op]]]:
     """(position in the block before which to run, collectives that can run there together)."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}
     for i, op in enumerate(block.ops):
-        for v in op.operands:
+        for v in reads(op):
             used.setdefault(v, i)
-        for region in op.regions:
-            for inner in region.walk():
-                for v in (*inner.operands, *(v for r in inner.regions for v in r.returns)):
-                    used.setdefault(v, i)
-            for v in region.returns:
-                used.setdefault(v, i)
         for v in op.results:
             defined[v] = i
     end = len(block.ops)

@@ -24,3 +24,23 @@ def test_a_collective_of_a_collective():
     verify(module)
     kept = [op.attrs["axes"] for op in module.walk() if op.name == "all_reduce"]
     assert kept == [("a",), ("b",)]
+
+
+FOLLOWED = """mesh {a=2}
+func @main(%x: f32[4] {-}, %y: f32[8] {-}) -> (f32[4] {-}, f32[8] {-}) {
+  %0: f32[4] = all_reduce(%x) axes=["a"] kind="sum"
+  %1: f32[4] = negate(%0)
+  %2: f32[4] = exponential(%1)
+  %3: f32[8] = all_reduce(%y) axes=["a"] kind="sum"
+  return %2, %3
+}
+"""
+
+
+def test_small_ops_behind_a_collective_wait():
+    module = ir.parse(FOLLOWED)
+    combine_collectives(module.main.body, module.mesh)
+    verify(module)
+    names = [op.name for op in module.walk()]
+    assert names.count("all_reduce") == 1
+    assert names.index("all_reduce") < names.index("negate") < names.index("exponential")
