@@ -74,7 +74,7 @@ class Prices:
 
 
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
-SMALL = 1100  # a message weighs at most this part of a program's largest value: the zoo's small programs send least so
+SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()
 
