@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.types import TensorType, Type
+from .memo import Table
 from .proposal import Node, accept
 from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
     from .propagate import Engine
 
-Table = tuple[
-    tuple[Layout, float], ...
-]  # the layouts that a value may have, with the cost of what comes before
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
 LOOPS = ("while", "case", "if")
 FIXED = ("manual_computation", "relayout")
@@ -92,33 +90,6 @@ class _Leave(NamedTuple):
     op: Op
     tables: list[Table]
     weight: int
-
-
-class Memory:
-    """What the passes over a program share: equal ops in equal circumstances are decided once, and so are programs: plans
-    begin alike, and many passes change nothing."""
-
-    def __init__(self) -> None:
-        self.candidates: dict[Any, tuple[Choice, ...]] = {}
-        self.forward: dict[Any, tuple[Table, ...]] = {}
-        self.decisions: dict[Any, Choice] = {}
-        self.reach: dict[Any, float] = {}
-        self.tables: dict[Table, Table] = {}
-        self.kinds: dict[Any, frozenset[str] | None] = {}
-        self.ends: dict[Any, list[Table]] = {}  # per loop and axis what the end of its body costs
-        self.state = 0  # the number of the present state of the program
-        self.states: dict[Any, int] = {}  # the number that a state has after a pass in another state
-        self.passes: dict[Any, tuple[dict[Node, Any], dict[Any, list[Table]], bool]] = {}
-
-    def number(self, origin: Any) -> int:
-        """The number of the state that comes about so."""
-        return self.states.setdefault(origin, len(self.states) + 1)
-
-    def table(self, entries: dict[Layout, float]) -> Table:
-        """An interned table whose smallest cost is 0."""
-        least = min(entries.values())
-        table = tuple([(layout, round(cost - least, 3)) for layout, cost in entries.items()])
-        return self.tables.setdefault(table, table)
 
 
 class _Pass:

@@ -21,11 +21,12 @@ from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
-from .dynamic import FIXED, LOOPS, Memory, Table, View, improve
+from .dynamic import FIXED, LOOPS, View, improve
 from .exact import solve
 from .fused_axes import Assigned, Fusion, fusion_of
 from .legalise import legalise
 from .loops import assign_branches, assign_loop, assign_manual
+from .memo import Memory, Table
 from .relayout import nesting, refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
