@@ -42,11 +42,11 @@ class Prices:
     """What things weigh, in bytes over the usual link. message: one more collective, which is what a link sends while one
     starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. As on real chips, a message
     takes as long as touching some 50 MB: below that, elementwise work is rather repeated than spread at equal bytes. flop:
-    an operation, most of which run far below a chip's peak. hardware: prices by mesh axis and element type, instead."""
+    an operation, between what those on 16 and on 32 bits take. hardware: prices by mesh axis and element type, instead."""
 
     message: float = 512.0
     touch: float = 1e-5
-    flop: float = 1e-2
+    flop: float = 3e-3
     hardware: Hardware | None = None
 
     @classmethod
