@@ -59,6 +59,14 @@ def layout(spec: P, rank: int) -> Layout:
     return Layout((*dims, *[()] * (rank - len(dims))))
 
 
+def imported(original: Any, specs: list[P], mesh: spmd.Mesh) -> Module:
+    """The module of `train_step` in IR, its arguments in their layouts."""
+    module = Annotate(mesh)(import_module(original, mesh))
+    for value, spec in zip(module.main.body.args, specs, strict=True):
+        value.layout = layout(spec, value.type.rank)
+    return module
+
+
 def measure(original: Any, specs: list[P], sizes: dict[str, int]) -> tuple[int, dict[str, float]]:
     """(ops after inlining, seconds by stage)."""
     mesh = spmd.create_mesh(sizes, abstract=True)
@@ -80,9 +88,7 @@ def measure(original: Any, specs: list[P], sizes: dict[str, int]) -> tuple[int, 
 
     gc.collect()
     at = time.perf_counter()
-    module = Annotate(mesh)(import_module(original, mesh))
-    for value, spec in zip(module.main.body.args, specs, strict=True):
-        value.layout = layout(spec, value.type.rank)
+    module = imported(original, specs, mesh)
     lap("import")
     stages = compile_module(module, callback=after)
     lap("verify")

@@ -27,17 +27,15 @@ from rich.console import Console  # noqa: E402
 
 import spmd_compiler as spmd  # noqa: E402
 from benchmarks import passes, zoo  # noqa: E402
-from benchmarks.zoo_compile import mesh_of, placed  # noqa: E402
+from benchmarks.zoo_compile import mesh_of, partitioned, placed  # noqa: E402
 from spmd_compiler import ir  # noqa: E402
 from spmd_compiler.ir.graph import Module  # noqa: E402
-from spmd_compiler.ir.importer import import_module  # noqa: E402
-from spmd_compiler.passes.annotate import Annotate  # noqa: E402
-from spmd_compiler.passes.cost import sent_bytes  # noqa: E402
-from spmd_compiler.passes.estimate import peak_bytes, walk  # noqa: E402
+from spmd_compiler.passes.estimate import peak_bytes  # noqa: E402
 from spmd_compiler.passes.exact import solve  # noqa: E402
 from spmd_compiler.passes.manager import Pass  # noqa: E402
 from spmd_compiler.passes.pipeline import Options, compile_module  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
+from spmd_compiler.passes.report import collectives  # noqa: E402
 
 DEPTH = 48
 LAYERS = f"layers_{DEPTH}"
@@ -81,13 +79,8 @@ class Row(NamedTuple):
 
 def layers() -> Module:
     """The train step as it is imported."""
-    original, specs = passes.train_step(DEPTH)
-    module = Annotate(mesh := spmd.create_mesh({"data": 4, "model": 2}, abstract=True))(
-        import_module(original, mesh)
-    )
-    for value, spec in zip(module.main.body.args, specs, strict=True):
-        value.layout = passes.layout(spec, value.type.rank)
-    return module
+    mesh = spmd.create_mesh({"data": 4, "model": 2}, abstract=True)
+    return passes.imported(*passes.train_step(DEPTH), mesh)
 
 
 def imported(name: str) -> Module:
@@ -95,23 +88,14 @@ def imported(name: str) -> Module:
     case = zoo.CASES[name]
     built = case.build()
     mesh = mesh_of(case.mesh, jax.devices())
-    step = spmd.spmd_jit(
-        lambda *a: built.fn(*a),
-        mesh=spmd.Mesh.from_jax(mesh),
-        in_layouts=built.in_specs,
-        out_layouts=built.out_specs,
-    )
+    step = partitioned(built, mesh)
     with zoo.hints_on(mesh):
         return ir.parse(step.lower(*placed(built, mesh, abstract=True)).as_text("import"))
 
 
 def weight(module: Module) -> tuple[float, int]:
     """(bytes that a device sends, peak of bytes live) of a per-device program."""
-    sent = sum(
-        sent_bytes(op, module.mesh) * n
-        for op, n in walk(module.main.body)
-        if "axes" in op.attrs and op.operands
-    )
+    sent = sum(c.bytes_per_device * c.trips for c in collectives(module))
     return sent, peak_bytes(module.main.body, set())
 
 

@@ -40,18 +40,23 @@ def placed(built: zoo.Built, mesh: Mesh, abstract: bool = False) -> tuple:
     return jax.tree.map(put, built.in_specs, built.args, is_leaf=lambda s: isinstance(s, P))
 
 
+def partitioned(built: zoo.Built, mesh: Mesh) -> Any:
+    """The program through this compiler, traced anew."""
+    return spmd.spmd_jit(
+        lambda *a: built.fn(*a),
+        mesh=spmd.Mesh.from_jax(mesh),
+        in_layouts=built.in_specs,
+        out_layouts=built.out_specs,
+    )
+
+
 def compile_part(
     row: dict[str, Any], axes: Axes, built: zoo.Built, mesh: Mesh, args: tuple, part: str
 ) -> Any:
     """Compiles with "spmd" (this compiler), "shardy" or "gspmd"; `row` gets what was counted in the optimized HLO."""
     jax.config.update("jax_use_shardy_partitioner", part != "gspmd")
     if part == "spmd":
-        program = spmd.spmd_jit(
-            lambda *a: built.fn(*a),
-            mesh=spmd.Mesh.from_jax(mesh),
-            in_layouts=built.in_specs,
-            out_layouts=built.out_specs,
-        )
+        program = partitioned(built, mesh)
     else:
         free = {} if built.out_specs is None else {"out_shardings": shardings(built.out_specs, mesh)}
         program = jax.jit(lambda *a: built.fn(*a), **free)

@@ -17,7 +17,7 @@ from .context import make_context
 from .graph import Block, Function, Loc, Module, Op, Raw, Value
 from .layout import Layout
 from .locations import write_location
-from .optable import COLLECTIVES, terminator
+from .optable import sends, terminator
 from .types import TensorType, Type, mlir_dtype
 
 Groups = Literal["mesh_axes", "dense"]
@@ -141,7 +141,7 @@ class _Exporter:
                 position = self._collectives.position(op.attrs["axes"], out, point, loc)
                 values[op.results[0]] = position
                 continue
-            if name in COLLECTIVES and "axes" in op.attrs:
+            if sends(op):
                 result_types = [self._type(r.type) for r in op.results]
                 outputs = self._collectives.emit(op, operands, result_types, point, loc)
                 for result, output in zip(op.results, outputs, strict=True):

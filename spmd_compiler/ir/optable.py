@@ -31,6 +31,9 @@ COMMUTATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "
 # Collectives that the compiler inserts; written by the user they have the same names, but no `axes`.
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"})
 
+# Ops whose regions run as parts of the program.
+CONTROL_FLOW = ("while", "case", "if")
+
 # Ops that read or change something beyond their operands, in StableHLO and CHLO.
 SIDE_EFFECTS = frozenset({"infeed", "outfeed", "rng", "send", "recv", "async_start", "async_done"})
 
@@ -58,6 +61,11 @@ def terminator(op_name: str) -> str:
     if dialect == "sdy" or op_name == "manual_computation":
         return "sdy.return"
     return "mhlo.return" if dialect == "mhlo" else "stablehlo.return"
+
+
+def sends(op: Op) -> bool:
+    """Whether an op is a collective of the compiler's, over named axes; others came with a per-device program."""
+    return op.name in COLLECTIVES and "axes" in op.attrs
 
 
 def is_pure(op: Op) -> bool:

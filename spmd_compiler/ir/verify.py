@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .graph import Block, Module, Op, Value
 from .layout import check_layout
-from .optable import COLLECTIVES, ELEMENTWISE
+from .optable import ELEMENTWISE, sends
 from .types import TensorType
 
 _DATA = {"case", "if"}  # their regions take no arguments
@@ -75,7 +75,7 @@ class _Verifier:
         elif name in _DATA:
             for region in op.regions:
                 self.ends(op, region.returns, op.results)
-        elif name in COLLECTIVES and "axes" in op.attrs:
+        elif sends(op):
             self.collective(op)
         elif name == "relayout" and op.operands[0].type is not op.results[0].type:
             raise _error(op, "changes the type of its operand")

@@ -18,6 +18,7 @@ from ..ir.factor_text import parse_shardy_rule, print_rule
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.layout import Layout, check_layout
 from ..ir.mesh import Mesh
+from ..ir.optable import CONTROL_FLOW
 from ..ir.parser import parse_layout
 from ..ir.resolve import Resolved, ShardingResolver
 from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
@@ -168,7 +169,7 @@ class _Annotator:
         if manual and op.name in CALLS:
             key = CALLS[op.name]
             op.attrs = {**attrs, key: self._manual_copy(attrs[key], manual)}
-        if op.name not in ("while", "case", "if"):  # a reducer's scalars are on every device
+        if op.name not in CONTROL_FLOW:  # a reducer's scalars are on every device
             manual = frozenset(self.resolver.mesh.axis_names)
         for region in op.regions:
             self._block(region, manual)

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES
+from ..ir.optable import COLLECTIVES, is_pure
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import reads
@@ -26,12 +26,11 @@ def combine_collectives(block: Block, mesh: Mesh) -> None:
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh)
-    order = list(block.ops)
-    _delay(block)
-    groups = list(_groups(block))
+    delayed = Block(block.args, _delayed(block), block.returns)
+    groups = list(_groups(delayed))
     if not groups:
-        block.ops[:] = order
         return
+    block.ops[:] = delayed.ops
     # at one place, the group of the op that is there comes last: it may need what the others make
     groups.sort(key=lambda g: g[0] < len(block.ops) and block.ops[g[0]] in g[1])
     renamed: dict[Value, Value] = {}
@@ -52,8 +51,8 @@ def combine_collectives(block: Block, mesh: Mesh) -> None:
     _rename(block, renamed)
 
 
-def _delay(block: Block) -> None:
-    """Moves small ops that wait for small collectives to where they are needed."""
+def _delayed(block: Block) -> list[Op]:
+    """The ops in an order in which small ones that wait for small collectives come where they are needed."""
     waiting: dict[Value, tuple[int, Op]] = {}  # what makes a value, with its place
     late: set[Value] = set()  # results of small collectives, and of what waits for them
     new: list[Op] = []
@@ -70,7 +69,7 @@ def _delay(block: Block) -> None:
 
     for i, op in enumerate(block.ops):
         small = all(v.type.nbytes <= SMALL for v in (*op.operands, *op.results))
-        moves = bool(op.results) and op.name != "custom_call" and op.name not in COLLECTIVES
+        moves = is_pure(op) and op.name not in COLLECTIVES
         waits = small and moves and any(v in late for v in op.operands)
         if waits or _key(op) is not None:
             late.update(op.results)
@@ -80,7 +79,7 @@ def _delay(block: Block) -> None:
             place(reads(op))
             new.append(op)
     place(list(waiting))
-    block.ops[:] = new
+    return new
 
 
 def _groups(block: Block) -> Iterator[tuple[int, list[Op]]]:

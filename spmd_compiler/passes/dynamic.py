@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType, Type
 from .memo import Table
 from .proposal import Node, accept
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from .propagate import Engine
 
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
-LOOPS = ("while", "case", "if")
 FIXED = ("manual_computation", "relayout")
 
 
@@ -421,7 +421,7 @@ def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:
             wants = [x for v in op.results for x in engine.demands.get(v, ()) if axis in x.axes]
             if axis in op.attrs.get("manual_axes", ()):
                 continue  # what is in a manual region is per device over the axis
-            regions = op.regions if op.name in LOOPS else ()
+            regions = op.regions if op.name in CONTROL_FLOW else ()
             if wants or not wished.isdisjoint(op.results):
                 wished.update(op.results, op.operands)
                 for region in regions:

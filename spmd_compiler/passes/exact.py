@@ -22,8 +22,9 @@ import numpy as np
 from ..errors import UnsupportedError
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType, Type
-from .dynamic import FIXED, LOOPS, View, axis_wishes, improve
+from .dynamic import FIXED, View, axis_wishes, improve
 from .estimate import last_reads
 from .folding import alike
 from .network import SLACK, Network, Role, Spread
@@ -138,7 +139,7 @@ class _Exact:
         for v in block.args:
             self.made.setdefault(v, Where(-1, (engine.layouts[v],)))
         for op in block.ops:
-            if op.name in LOOPS:
+            if op.name in CONTROL_FLOW:
                 self.loop(op)
                 continue
             ways, variable = self.decide(op)
@@ -337,7 +338,7 @@ class _Exact:
     def blocks(self, block: Block) -> Iterator[Block]:
         yield block
         for op in block.ops:
-            for region in op.regions if op.name in LOOPS else ():
+            for region in op.regions if op.name in CONTROL_FLOW else ():
                 yield from self.blocks(region)
 
     def fits(self, live: Iterable[Value], memory: float) -> Iterator[Limit]:

@@ -9,6 +9,7 @@ from ..ir.clone import clone_regions
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
+from ..ir.optable import CONTROL_FLOW
 from ..ir.verify import VerifyError
 from .builder import Builder
 from .expand_relayout import emit_relayout
@@ -72,7 +73,7 @@ class _Expander:
             assert x.layout is not None and y.layout is not None
             b.cause = f"{op.attrs.get('cause', '')}: {x.layout} -> {y.layout}"
             return [emit_relayout(b, args[0], x.type, x.layout, y.layout)]
-        if op.name in ("while", "case", "if"):
+        if op.name in CONTROL_FLOW:
             divergent = b.divergent or op.attrs.get("divergent", False)
             regions = tuple(self.block(region, env, divergent=divergent) for region in op.regions)
             types = [local_type(v.type, v.layout, self.mesh) for v in op.results if v.layout is not None]

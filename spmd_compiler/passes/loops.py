@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
 from .rules.base import Choice
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _forget(engine: Engine, body: Block) -> None:
             continue
         for value, layout in zip(op.operands, choice.demands, strict=True):
             engine.unwant(value, layout)
-        if op.name in ("while", "case", "if"):
+        if op.name in CONTROL_FLOW:
             for region in op.regions:
                 scalar = op.name == "while" and region is op.regions[0]  # a loop's condition
                 layouts = (Layout.replicated(0),) if scalar else choice.results

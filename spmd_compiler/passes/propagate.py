@@ -18,10 +18,11 @@ from typing import Any, ClassVar, NamedTuple
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout, canonical, even_part
 from ..ir.mesh import Mesh
+from ..ir.optable import CONTROL_FLOW
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
-from .dynamic import FIXED, LOOPS, View, improve
+from .dynamic import FIXED, View, improve
 from .exact import solve
 from .fused_axes import Assigned, Fusion, fusion_of
 from .legalise import legalise
@@ -53,7 +54,7 @@ PLANS = (
 )
 ROOM = 12000  # ops, over all plans: a larger program has fewer plans
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
-UNPRICED = (*LOOPS, *FIXED)  # ops without rules
+UNPRICED = (*CONTROL_FLOW, *FIXED)  # ops without rules
 
 
 class State(NamedTuple):
@@ -316,7 +317,7 @@ class Engine(Assignment):
     def weigh(self, block: Block, weight: int) -> None:
         """Records how often what is inside loops runs."""
         for op in block.ops:
-            if op.name in ("while", "case", "if"):
+            if op.name in CONTROL_FLOW:
                 inner = weight * self.trips(op) if op.name == "while" else weight
                 for region in op.regions:
                     self.weigh(region, inner)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..ir.graph import Module, Op, Value
 from ..ir.layout import even_part
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, ELEMENTWISE
+from ..ir.optable import ELEMENTWISE, sends
 from .cost import sent_bytes
 from .estimate import walk
 from .rules.table import CONTROL, RuleBook
@@ -32,7 +32,7 @@ def collectives(module: Module) -> list[Collective]:
     """Those that the compiler inserted, in program order."""
     out: list[Collective] = []
     for op, trips in walk(module.main.body):
-        if op.name not in COLLECTIVES or "axes" not in op.attrs:
+        if not sends(op):
             continue
         axes = op.attrs["axes"]
         n, sent = module.mesh.axes_size(axes), sent_bytes(op, module.mesh)

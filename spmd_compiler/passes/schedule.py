@@ -11,10 +11,10 @@ from itertools import pairwise
 
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.optable import is_pure
+from ..ir.optable import CONTROL_FLOW, is_pure, sends
 from .estimate import inner_bytes, live_bytes, reads
 from .hardware import Hardware
-from .timeline import Timeline, sends
+from .timeline import Timeline
 
 WINDOW = 512  # how many ops one may overtake
 TRIED = 8  # of the ops that could run next, those that memory is looked up for
@@ -24,7 +24,7 @@ def order_for_overlap(block: Block, mesh: Mesh, hardware: Hardware) -> None:
     """Changes a block that no one else holds, and the blocks inside, where the model then expects less time. Ops with
     effects keep their order."""
     for op in block.ops:
-        if op.name in ("while", "case", "if"):
+        if op.name in CONTROL_FLOW:
             for region in op.regions:
                 order_for_overlap(region, mesh, hardware)
     if hardware.asynchronous and any(sends(op) for op in block.ops):

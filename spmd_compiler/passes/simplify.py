@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from ..errors import UnsupportedError
 from ..ir.graph import UNKNOWN_LOC, Block, Loc, Module, Op, Value
-from ..ir.optable import is_pure, may_merge, reducer_kind
+from ..ir.optable import CONTROL_FLOW, is_pure, may_merge, reducer_kind
 
 _CALLS = {"call": "callee", "composite": "decomposition"}
 
@@ -113,7 +113,7 @@ class _Copier:
 def known_inside(op: Op, known: dict[Any, list[Value]]) -> dict[Any, list[Value]]:
     """What the blocks of an op share with the code around it. Constants stay inside, where a loop's trip count is read
     from them; reducers are closed, and what a manual region holds is per device."""
-    if op.name not in ("while", "case", "if"):
+    if op.name not in CONTROL_FLOW:
         return {}
     return {key: values for key, values in known.items() if key[0] != "constant"}
 

@@ -9,13 +9,11 @@ from typing import NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES
+from ..ir.optable import CONTROL_FLOW, sends
 from ..ir.trips import trip_count
 from .cost import sent_bytes
 from .estimate import FREE, arithmetic, flops, reads, touched
 from .hardware import Hardware
-
-CONTROL = ("while", "case", "if")
 
 
 class Seconds(NamedTuple):
@@ -86,7 +84,7 @@ class Timeline:
         while queue:
             _, i = heapq.heappop(queue)
             op, at = block.ops[i], ready[i]
-            if op.name in CONTROL:
+            if op.name in CONTROL_FLOW:
                 inside = self.inside(op)
                 start = max(at, unit, link)
                 done = unit = link = start + inside.total
@@ -123,7 +121,7 @@ class Timeline:
 
     def seconds(self, op: Op) -> float:
         """What one op takes alone."""
-        if op.name in CONTROL:
+        if op.name in CONTROL_FLOW:
             return self.inside(op).total
         return self.sending(op) if sends(op) else self.working(op)
 
@@ -140,8 +138,3 @@ class Timeline:
         count = flops(op)
         computing = count / self.hardware.peak(arithmetic(op)) if count else 0.0
         return max(computing, touched(op) / self.hardware.memory_bandwidth)
-
-
-def sends(op: Op) -> bool:
-    """Whether an op is a collective of the compiler's."""
-    return op.name in COLLECTIVES and "axes" in op.attrs

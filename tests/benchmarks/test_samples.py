@@ -5,12 +5,11 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
-import spmd_compiler as spmd
 from benchmarks import hlo, zoo
 from benchmarks.conformance import load_cases, sweep
 from benchmarks.conformance_spmd import spmd_check
+from benchmarks.zoo_compile import mesh_of, partitioned
 
 SLACK = 1.05  # of the bytes that a good program sends
 
@@ -43,16 +42,9 @@ def test_harnesses():
 def test_zoo(name):
     case = zoo.CASES[name]
     built = case.build()
-    sizes = [n for _, n in case.mesh]
-    mesh = Mesh(np.array(jax.devices()[: np.prod(sizes)]).reshape(sizes), [a for a, _ in case.mesh])
-    step = spmd.spmd_jit(
-        lambda *args: built.fn(*args),
-        mesh=spmd.Mesh.from_jax(mesh),
-        in_layouts=built.in_specs,
-        out_layouts=built.out_specs,
-    )
+    mesh = mesh_of(case.mesh, jax.devices())
     with zoo.hints_on(mesh):
-        compiled = step.lower(*built.args).compile()
+        compiled = partitioned(built, mesh).lower(*built.args).compile()
     wanted = jax.tree.leaves(jax.jit(lambda *args: built.fn(*args))(*built.args))
     for got, want in zip(jax.tree.leaves(compiled(*built.args)), wanted, strict=True):
         want = np.asarray(want)

@@ -101,7 +101,7 @@ def convolution(op: Op) -> Rule:
         even=even,
         linear=[((0,), ("sum",)), ((1,), ("sum",))],
         extra=extra,
-        work=Work(sum(v.type.nbytes for v in (*op.operands, *op.results)), flops, op.operands[0].type.dtype),
+        work=Work.over(op)._replace(flops=flops, dtype=op.operands[0].type.dtype),
     )
 
 

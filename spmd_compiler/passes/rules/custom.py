@@ -38,8 +38,7 @@ def custom_rule(op: Op) -> Rule:
     operands = [rule.cutting(d) for d in rule.operands]
     results = [rule.cutting(d) for d in rule.results]
     # as much as an einsum over the same factors, but at least what it touches
-    touched = sum(v.type.nbytes for v in (*op.operands, *op.results))
-    work = Work(touched, 2.0 * math.prod(n for n in rule.sizes if n))
+    work = Work.over(op)._replace(flops=2.0 * math.prod(n for n in rule.sizes if n))
     joined, extra = rule.reduced, list[Strategy]()
     even = rule.cut - rule.padded
     whole = set(range(len(rule.sizes))) - rule.cut

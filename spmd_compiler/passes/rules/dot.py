@@ -35,7 +35,7 @@ def dot_general(op: Op) -> Rule:
         _expand,
         reduced=reduced,
         linear=[((0,), ("sum",)), ((1,), ("sum",))],
-        work=Work(Work.over(op).touched, flops, op.operands[0].type.dtype),
+        work=Work.over(op)._replace(flops=flops, dtype=op.operands[0].type.dtype),
     )
 
 

@@ -12,10 +12,8 @@ from ..cost import Work
 from ..halo import Segment, Window, concat_moves, emit_moves, fetch_window, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .shape import ANY_PARTIAL
+from .slicing import owner_kind
 from .windows import Extent, dilate, fetch, window_exchange
-
-# types that every backend can sum over devices
-_SUMMED = {"f16", "bf16", "f32", "f64", "c64", "c128", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"}
 
 
 def _placed(dims: tuple[int, ...], moved: list[int]) -> tuple[int | None, ...]:
@@ -39,15 +37,15 @@ def slice_(op: Op) -> Rule:
     extents = _slice_extents(op)
     source = shape_of(op.operands[0])
     dims = numbered(source)
-    dtype = op.results[0].type.dtype
+    kind = owner_kind(op.results[0].type.dtype)
     cut = [d for d, e in enumerate(extents) if e.size != e.out]
     extra: list[Strategy] = []
     for d in cut:
         e = extents[d]
         if e.out > 1:
             extra.append(Strategy((d,), (d,), d, window_exchange(e, d)))
-        if e.out and e.out * 2 <= e.size and (dtype in _SUMMED or dtype == "i1"):
-            extra.append(Strategy((d,), ("or" if dtype == "i1" else "sum",), d))
+        if e.out and e.out * 2 <= e.size and kind is not None:
+            extra.append(Strategy((d,), (kind,), d))
     return factored(
         [dims],
         [_placed(dims, cut)],
