@@ -76,7 +76,8 @@ def from_stablehlo(
             main.result_attrs[i]["layout"] = found
     donated = [i for i, attrs in enumerate(main.arg_attrs) if any(key in attrs for key in _DONORS)]
     callbacks: list[Any] = []
-    stages = compile_module(module, options or Options(), units=local_units(module, public, callbacks))
+    units = local_units(module, public, callbacks)
+    stages = compile_module(module, options or Options(), units=units, tpu=public.on_tpu)
     return _lowered(stages, public, tuple(donated), tuple(callbacks))
 
 

@@ -101,6 +101,13 @@ class Mesh(ir_mesh.Mesh):
         return self._jax
 
     @property
+    def on_tpu(self) -> bool:
+        """Whether its devices, or those that it stands for, are TPUs."""
+        if self.devices is None and self.abstract_device is None:
+            return False
+        return compat.lowering_platform(self.devices, self.abstract_device) == "tpu"
+
+    @property
     def abstract(self) -> AbstractMesh:
         """The axes alone, as JAX's `AbstractMesh`."""
         if self._abstract is None:

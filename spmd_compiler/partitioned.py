@@ -101,11 +101,6 @@ class Partitioned:
             donate_argnums=tuple(donated),
         )
 
-    @property
-    def on_tpu(self) -> bool:
-        """XLA's TPU compiler makes an all-reduce of a reduce-scatter along the last dim of three or more."""
-        return compat.lowering_platform(self.mesh.devices) == "tpu"
-
     def local_avals(self) -> list[Any]:
         """What `module` returns, on one device."""
         avals: list[Any] = []
@@ -129,8 +124,6 @@ local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.loc
 # Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
 compat.register_module_lowering(
     local_p,
-    lambda context, partitioned: export_module(
-        partitioned.module, context=context, groups="dense", scatter_first=partitioned.on_tpu
-    ),
+    lambda context, partitioned: export_module(partitioned.module, context=context, groups="dense"),
     lambda partitioned: partitioned.callbacks,
 )

@@ -169,7 +169,8 @@ def _run_passes(
         attrs.pop("layout", None)
         if layout is not None:
             attrs["layout"] = padded(layout, value.type.rank)
-    stages = compile_module(module, request.options, units=local_units(module, request.mesh, callbacks))
+    units = local_units(module, request.mesh, callbacks)
+    stages = compile_module(module, request.options, units=units, tpu=request.mesh.on_tpu)
     return stages, tuple(callbacks)
 
 

@@ -21,17 +21,14 @@ class CollectiveWriter:
 
     Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
     partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
-
-    scatter_first: arrays of three dims and more are reduce-scattered along their first, between transposes.
     """
 
-    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, scatter_first: bool = False):
+    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool):
         self.used = False
         self.pairs = 0  # of all permutes together
         self._mesh = mesh
         self._writer = writer
         self._compact = compact
-        self._scatter_first = scatter_first
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
         self._pairs: dict[tuple, tuple[ir.Attribute, int]] = {}
@@ -47,40 +44,8 @@ class CollectiveWriter:
         loc: ir.Location,
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
-        if self._scatter_first and op.name == "reduce_scatter" and op.attrs["dim"]:
-            return [
-                value
-                for operand, type in zip(operands, types, strict=True)
-                for value in self._scatter(op, operand, type, point, loc)
-            ]
-        return self._emit(op, self._attributes(op), operands, types, point, loc)
-
-    def _scatter(
-        self, op: Op, operand: ir.Value, type: ir.Type, point: ir.InsertionPoint, loc: ir.Location
-    ) -> list[ir.Value]:
-        """A reduce-scatter along the first dim, where the array has three or more."""
-        attrs, dim = self._attributes(op), op.attrs["dim"]
-        shape = ir.RankedTensorType(type).shape
-        if len(shape) < 3:
-            return self._emit(op, attrs, [operand], [type], point, loc)
-        order = [dim, *(d for d in range(len(shape)) if d != dim)]
-        attrs["scatter_dimension"] = self._writer.attribute(op.name, "scatter_dimension", 0)
-        moved = _transpose(operand, order, point, loc)
-        local = ir.RankedTensorType.get([shape[d] for d in order], ir.RankedTensorType(type).element_type)
-        (scattered,) = self._emit(op, attrs, [moved], [local], point, loc)
-        return [_transpose(scattered, [order.index(d) for d in range(len(order))], point, loc)]
-
-    def _emit(
-        self,
-        op: Op,
-        attrs: dict[str, ir.Attribute],
-        operands: list[ir.Value],
-        types: list[ir.Type],
-        point: ir.InsertionPoint,
-        loc: ir.Location,
-    ) -> list[ir.Value]:
         self.used = True
-        name = f"stablehlo.{op.name}"
+        name, attrs = f"stablehlo.{op.name}", self._attributes(op)
         results = []
         for operand, type in zip(operands, types, strict=True):
             self._channel += 1
@@ -182,15 +147,6 @@ class CollectiveWriter:
         name = f"stablehlo.{COMBINE[kind]}"
         made = ir.Operation.create(name, [scalar], list(block.arguments), None, None, 0, loc, point)
         ir.Operation.create("stablehlo.return", [], [made.results[0]], None, None, 0, loc, point)
-
-
-def _transpose(value: ir.Value, order: list[int], point: ir.InsertionPoint, loc: ir.Location) -> ir.Value:
-    type = ir.RankedTensorType(value.type)
-    result = ir.RankedTensorType.get([type.shape[d] for d in order], type.element_type)
-    attrs: dict[str, ir.Attribute] = {"permutation": ir.DenseI64ArrayAttr.get(order)}
-    return ir.Operation.create("stablehlo.transpose", [result], [value], attrs, None, 0, loc, point).results[
-        0
-    ]
 
 
 class _Emitter:

@@ -120,6 +120,14 @@ class Builder:
             return value
         return self.op("reshape", [value], TensorType(shape, value.type.dtype))
 
+    def transpose(self, value: Value, order: Sequence[int]) -> Value:
+        """Dim i of the result is dim `order[i]` of `value`."""
+        if list(order) == list(range(len(order))):
+            return value
+        shape = tuple(value.type.shape[d] for d in order)
+        type = TensorType(shape, value.type.dtype)
+        return self.op("transpose", [value], type, {"permutation": tuple(order)})
+
     def iota(self, type: TensorType, dim: int) -> Value:
         key = ("iota", type, dim)
         hit = self._memo.get(key)

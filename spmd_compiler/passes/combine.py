@@ -147,7 +147,7 @@ def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value,
         dim, shape = op.attrs["dim"], op.operands[0].type.shape
         stacked = b.reshape(part, (n, *shape))
         order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))
-        out[op.results[0]] = b.reshape(_transpose(b, stacked, order), op.results[0].type.shape)
+        out[op.results[0]] = b.reshape(b.transpose(stacked, order), op.results[0].type.shape)
     return out
 
 
@@ -158,7 +158,7 @@ def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Va
         dim, shape = op.attrs["dim"], op.operands[0].type.shape
         cut = b.reshape(op.operands[0], (*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :]))
         order = (dim, *(d for d in range(len(shape) + 1) if d != dim))
-        rows.append(b.reshape(_transpose(b, cut, order), (n, math.prod(shape) // n)))
+        rows.append(b.reshape(b.transpose(cut, order), (n, math.prod(shape) // n)))
     total = b.reduce_scatter(b.concatenate(rows, 1), axes, 0, ops[0].attrs["kind"])
     parts = _split(b, total, 1, [r.type.shape[1] for r in rows])
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
@@ -178,13 +178,6 @@ def _split(b: Builder, value: Value, dim: int, sizes: list[int]) -> list[Value]:
         parts.append(b.slice(value, dim, start, start + size))
         start += size
     return parts
-
-
-def _transpose(b: Builder, value: Value, order: tuple[int, ...]) -> Value:
-    if order == tuple(range(len(order))):
-        return value
-    shape = tuple(value.type.shape[d] for d in order)
-    return b.op("transpose", [value], TensorType(shape, value.type.dtype), {"permutation": order})
 
 
 def _rename(block: Block, renamed: dict[Value, Value]) -> None:

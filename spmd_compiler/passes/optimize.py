@@ -1,7 +1,7 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
 collectives that can run together are combined; matrix products that wait for large ones become rings. Loops end on each
 device by itself where they may; starts of slices that XLA would misread are clamped, reductions that it lacks written otherwise,
-and ops ordered so that they run while collectives do."""
+collectives written as the TPU's compiler keeps them, and ops ordered so that they run while collectives do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from .independent_loops import free_loops
 from .rings import make_rings
 from .schedule import order_for_overlap
 from .simplify import Simplify
+from .tpu_forms import rewrite_for_tpu
 
 
 @dataclass(frozen=True)
 class Optimize:
-    """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`."""
+    """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`. tpu: write
+    collectives as XLA's TPU compiler keeps them."""
 
     hardware: Hardware | None = None
     rings: bool | None = None
+    tpu: bool = False
     name: ClassVar[str] = "optimize"
 
     def __call__(self, module: Module) -> Module:
@@ -38,6 +41,8 @@ class Optimize:
             module = Simplify()(module)
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
+        if self.tpu:
+            rewrite_for_tpu(module.main.body, module.mesh)
         if self.hardware is not None:
             order_for_overlap(module.main.body, module.mesh, self.hardware)
         return module

@@ -55,10 +55,12 @@ def compile_module(
     options: Options | None = None,
     callback: Callback | None = None,
     units: Units | None = None,
+    tpu: bool = False,
 ) -> dict[str, Module]:
     """Runs all passes on an imported module whose `main` has its user's layouts: arguments in `Value.layout`, results in
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
-    after each pass. `units`: what custom calls with these backend_configs run on a device."""
+    after each pass. `units`: what custom calls with these backend_configs run on a device. `tpu`: write collectives as XLA's TPU
+    compiler keeps them."""
     options = options or Options()
     hardware = None if options.hardware is None else find_hardware(options.hardware)
     passes: list[Pass] = [
@@ -71,7 +73,7 @@ def compile_module(
             options.sweeps, options.time_limit if options.search == "ilp" else None, options.memory_limit
         ),
         Expand(units or {}),
-        Optimize(hardware, options.collective_matmul),
+        Optimize(hardware, options.collective_matmul, tpu),
     ]
 
     def checks(done: Pass) -> Sequence[Check]:
