@@ -26,6 +26,7 @@ from .dynamic import FIXED, View, improve
 from .exact import solve
 from .fused_axes import Assigned, Fusion, fusion_of
 from .legalise import legalise
+from .local_search import local_search
 from .loops import assign_branches, assign_loop, assign_manual
 from .memo import Memory, Table
 from .relayout import nesting, refine
@@ -142,6 +143,7 @@ class Propagate:
             found.append((round(engine.total(), 3), engine.state()))
         if found:
             engine.restore(min(found, key=lambda x: x[0])[1])
+        local_search(engine, body)
 
 
 class Engine(Assignment):

@@ -1,0 +1,90 @@
+"""Moves of one op over all mesh axes at once, where the program pays for relayouts.
+
+The dynamic programming decides one axis at a time (`dynamic`). Where an op should move several axes together (onto one dim,
+or two that change places), each alone may cost more than both. So the ops at the ends of the dearest relayouts are tried in
+all ways to run them, over all axes; a way stays if the program's cost falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..ir.graph import Op, Value
+from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
+from .dynamic import FIXED
+from .proposal import take
+from .rules.base import Choice
+
+if TYPE_CHECKING:
+    from .propagate import Engine
+
+DEAR = 0.005  # of a program's cost, from which part on a value's relayouts are looked at
+VALUES = 8  # the dearest ones
+WAYS = 160  # to run one op, at most
+
+
+def joint_moves(engine: Engine) -> float:
+    """Moves ops so that the program gets cheaper. Returns by how much."""
+    ends = _ends(engine)
+    return sum([_move(engine, op) for op in ends])
+
+
+def _ends(engine: Engine) -> list[Op]:
+    """The ops that make or read the values whose relayouts cost most, the dearest first."""
+    weights, costs = engine.weights, list[tuple[float, int, Value]]()
+    for v, layout in engine.layouts.items():
+        cost = weights.get(v, 1) * engine.costs.serve(v.type, layout, engine.wanted(v))
+        if cost:
+            costs.append((-cost, len(costs), v))
+    least = DEAR * engine.total()
+    dear = [v for cost, _, v in sorted(costs)[:VALUES] if -cost >= least]
+    if not dear:
+        return []
+    found: dict[Value, dict[Op, None]] = {v: {} for v in dear}
+    for op in engine.choices:
+        if op.name not in CONTROL_FLOW and op.name not in FIXED:
+            for v in (*op.results, *op.operands):
+                if v in found:
+                    found[v][op] = None
+    return list(dict.fromkeys(op for ops in found.values() for op in ops))
+
+
+def _move(engine: Engine, op: Op) -> float:
+    """Runs an op in the cheapest way, all else as it is; how much cheaper that is."""
+    weight, gain = engine.weights.get(op, 1), 0.0
+    spent = weight * engine.own_cost(op, engine.choices[op])
+    for v in dict.fromkeys((*op.results, *op.operands)):
+        spent += engine.weights.get(v, 1) * _serve(engine, v, engine.layouts[v])
+    for way in _ways(engine, op):
+        made = [_serve(engine, v, layout) for v, layout in zip(op.results, way.results, strict=True)]
+        if weight * (way.cost + sum(made)) < spent - gain:
+            gain += take(engine, {op: way})
+    return gain
+
+
+def _ways(engine: Engine, op: Op) -> Iterator[Choice]:
+    """The other ways to run an op over all axes that something around it has."""
+    now = engine.choices[op]
+    around = [*now.demands, *now.results, *(engine.layouts[v] for v in op.operands)]
+    around += [x for v in op.results for x in engine.wanted(v)]
+    if any(x.blocks or x.has_pieces for x in around):
+        return
+    rule, found = engine.book.rule(op), {(now.demands, now.results): now}
+    for axis in engine.mesh.shape:
+        there = [x.placement[axis] for x in around if axis in x.axes]
+        if there:
+            kinds = frozenset(p for p in there if isinstance(p, str))
+            for way in list(found.values())[:WAYS]:
+                for x in rule.variants(op, way, axis, kinds, engine.mesh):
+                    found.setdefault((x.demands, x.results), x)
+    yield from list(found.values())[1:]
+
+
+def _serve(engine: Engine, value: Value, layout: Layout) -> float:
+    """What it would cost, each time, to serve the users of a value from that layout."""
+    wanted = tuple(engine.demands.get(value, ()))
+    if value in engine.free_results:
+        wanted = (*wanted, engine.free_result(value.type, layout))
+    return engine.costs.serve(value.type, layout, wanted)
