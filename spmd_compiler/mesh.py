@@ -103,9 +103,18 @@ class Mesh(ir_mesh.Mesh):
     @property
     def on_tpu(self) -> bool:
         """Whether its devices, or those that it stands for, are TPUs."""
+        return self._platform == "tpu"
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether its devices, or those that it stands for, are CPUs."""
+        return self._platform == "cpu"
+
+    @property
+    def _platform(self) -> str | None:
         if self.devices is None and self.abstract_device is None:
-            return False
-        return compat.lowering_platform(self.devices, self.abstract_device) == "tpu"
+            return None
+        return compat.lowering_platform(self.devices, self.abstract_device)
 
     @property
     def abstract(self) -> AbstractMesh:

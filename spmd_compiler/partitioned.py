@@ -124,6 +124,8 @@ local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.loc
 # Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
 compat.register_module_lowering(
     local_p,
-    lambda context, partitioned: export_module(partitioned.module, context=context, groups="dense"),
+    lambda context, partitioned: export_module(
+        partitioned.module, context=context, groups="dense", slices=partitioned.mesh.on_cpu
+    ),
     lambda partitioned: partitioned.callbacks,
 )

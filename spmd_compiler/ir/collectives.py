@@ -10,6 +10,7 @@ from jaxlib.mlir import ir
 from ..errors import SpmdError
 from .attributes import AttributeWriter
 from .constants import elements, matrix
+from .equal_slices import in_equal_slices
 from .graph import Op
 from .groups import device_groups, listed_pairs, mesh_axes_text, shift_pairs, strides, transfer_pairs
 from .mesh import Mesh
@@ -21,14 +22,17 @@ class CollectiveWriter:
 
     Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
     partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
+
+    slices: the operands of all-to-alls are written as `equal_slices`.
     """
 
-    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool):
+    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, slices: bool = False):
         self.used = False
         self.pairs = 0  # of all permutes together
         self._mesh = mesh
         self._writer = writer
         self._compact = compact
+        self._slices = slices
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
         self._pairs: dict[tuple, tuple[ir.Attribute, int]] = {}
@@ -46,6 +50,9 @@ class CollectiveWriter:
         """The results of a collective op, written at `point`."""
         self.used = True
         name, attrs = f"stablehlo.{op.name}", self._attributes(op)
+        if self._slices and op.name == "all_to_all":
+            dim, count = op.attrs["split_dim"], self._mesh.axes_size(op.attrs["axes"])
+            operands = [in_equal_slices(x, dim, count, point, loc) for x in operands]
         results = []
         for operand, type in zip(operands, types, strict=True):
             self._channel += 1
