@@ -96,10 +96,12 @@ class _Verifier:
         if unknown := [a for a in axes if a not in self.mesh]:
             raise _error(op, f"runs over {unknown[0]!r}, which {self.mesh} does not have")
         n = self.mesh.axes_size(axes)
-        x, y = op.operands[0].type, op.results[0].type
         grows = {"all_gather": n, "reduce_scatter": 1 / n}.get(op.name, 1)
-        if y.size != x.size * grows:
-            raise _error(op, f"has a result {y} that does not fit its operand {x}")
+        if len(op.operands) != len(op.results):
+            raise _error(op, "has not one result for each operand")
+        for x, y in zip(op.operands, op.results, strict=True):
+            if y.type.size != x.type.size * grows:
+                raise _error(op, f"has a result {y.type} that does not fit its operand {x.type}")
 
 
 def _error(op: Op | None, text: str) -> VerifyError:

@@ -1,8 +1,9 @@
-"""Combines small collectives of one block into few: they cost latency, not bytes.
+"""Combines collectives of one block into few.
 
-A collective may run anywhere between its operand's definition and its first use. Those of one kind, axes and type whose
-ranges have a point in common are packed into one buffer there, sent at once, and unpacked. So that ranges are long, small
-ops behind small collectives first move to where their results are used.
+A collective may run anywhere between its operand's definition and its first use; those of one kind, axes and type whose
+ranges have a point in common can run there together. Small ones cost latency, not bytes: they are packed into one buffer,
+sent at once, and unpacked. So that ranges are long, small ops behind small collectives first move to where their results are
+used. Larger all-reduces become one of several operands, without a copy, as XLA's own combiner runs them on all platforms.
 """
 
 from __future__ import annotations
@@ -19,28 +20,56 @@ from .builder import Builder
 from .estimate import reads
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
+BUCKET = 30 * 1024 * 1024  # bytes of the operands of one all-reduce: what XLA for GPUs combines
+
+Group = tuple[
+    int, list[Op]
+]  # the position in a block before which to run, and collectives that can run there together
+KeyOf = Callable[[Op], Any]  # what collectives must share to go together; None for all other ops
+Emit = Callable[
+    [Builder, list[Op], tuple[str, ...]], dict[Value, Value]
+]  # emits one for all: what replaces their results
 
 
-def combine_collectives(block: Block, mesh: Mesh) -> None:
-    """Changes a block that no one else holds, and the blocks inside."""
+def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
+    """Changes a block that no one else holds, and the blocks inside. bucket: bytes of the operands of one all-reduce."""
     for op in block.ops:
         for region in op.regions:
-            combine_collectives(region, mesh)
-    delayed = Block(block.args, _delayed(block), block.returns)
-    groups = list(_groups(delayed))
-    if not groups:
-        return
-    block.ops[:] = delayed.ops
+            combine_collectives(region, mesh, bucket)
+    _combine(block, mesh, _small, _pack, SMALL)
+    _combine(block, mesh, lambda op: _reduces(op, bucket), _join, None, bucket)
+
+
+def _combine(
+    block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int | None = None
+) -> None:
+    """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given."""
+    late = Block(block.args, _delayed(block, key_of, small), block.returns)
+    groups = [filled for group in _groups(late, key_of) for filled in _buckets(*group, bucket)]
+    if groups:
+        block.ops[:] = late.ops
+        _merge(block, mesh, groups, emit)
+
+
+def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
+    """Each group's collectives replaced by what `emit` emits for them, at the group's place."""
     # at one place, the group of the op that is there comes last: it may need what the others make
     groups.sort(key=lambda g: g[0] < len(block.ops) and block.ops[g[0]] in g[1])
     renamed: dict[Value, Value] = {}
     packed: dict[int, list[Op]] = {}
     gone: set[Op] = set()
     for position, ops in groups:
-        inside = Block([], [], [])
-        renamed.update(_pack(Builder(mesh, inside), ops))
-        packed.setdefault(position, []).extend(inside.ops)
+        b = Builder(mesh, Block([], [], []))
+        b.loc = ops[0].loc
+        b.cause = f"{len(ops)} combined; {ops[0].attrs.get('cause', '')}"
+        made = emit(b, ops, ops[0].attrs["axes"])
+        for old, value in made.items():
+            value.layout = old.layout  # of a result of the program
+        renamed.update(made)
+        packed.setdefault(position, []).extend(b.block.ops)
         gone.update(ops)
+    if not gone:
+        return
     new: list[Op] = []
     for i, op in enumerate(block.ops):
         new += packed.get(i, [])
@@ -51,10 +80,10 @@ def combine_collectives(block: Block, mesh: Mesh) -> None:
     _rename(block, renamed)
 
 
-def _delayed(block: Block) -> list[Op]:
-    """The ops in an order in which small ones that wait for small collectives come where they are needed."""
+def _delayed(block: Block, key_of: KeyOf, small: int | None) -> list[Op]:
+    """The ops in an order in which those that wait for collectives with a key come where they are needed."""
     waiting: dict[Value, tuple[int, Op]] = {}  # what makes a value, with its place
-    late: set[Value] = set()  # results of small collectives, and of what waits for them
+    late: set[Value] = set()  # results of these collectives, and of what waits for them
     new: list[Op] = []
 
     def place(wanted: list[Value]) -> None:
@@ -68,10 +97,10 @@ def _delayed(block: Block) -> list[Op]:
         new.extend(held[i] for i in sorted(held))
 
     for i, op in enumerate(block.ops):
-        small = all(v.type.nbytes <= SMALL for v in (*op.operands, *op.results))
-        moves = is_pure(op) and op.name not in COLLECTIVES
-        waits = small and moves and any(v in late for v in op.operands)
-        if waits or _key(op) is not None:
+        moves = small is None or all(v.type.nbytes <= small for v in (*op.operands, *op.results))
+        moves = moves and is_pure(op) and op.name not in COLLECTIVES
+        waits = moves and any(v in late for v in op.operands)
+        if waits or key_of(op) is not None:
             late.update(op.results)
         if waits:
             waiting.update(dict.fromkeys(op.results, (i, op)))
@@ -82,8 +111,8 @@ def _delayed(block: Block) -> list[Op]:
     return new
 
 
-def _groups(block: Block) -> Iterator[tuple[int, list[Op]]]:
-    """(position in the block before which to run, collectives that can run there together)."""
+def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
+    """Collectives with equal keys, other than None, that can run together."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}
@@ -93,7 +122,7 @@ def _groups(block: Block) -> Iterator[tuple[int, list[Op]]]:
         for v in op.results:
             defined[v] = i
     end = len(block.ops)
-    keys = [_key(op) for op in block.ops]
+    keys = [key_of(op) for op in block.ops]
     moved = {op.results[0] for op, key in zip(block.ops, keys, strict=True) if key is not None}
     for i, (op, key) in enumerate(zip(block.ops, keys, strict=True)):
         if key is not None:
@@ -110,8 +139,8 @@ def _groups(block: Block) -> Iterator[tuple[int, list[Op]]]:
             ranges = [r for r in ranges if r[1] > last]
 
 
-def _key(op: Op) -> Any:
-    """What collectives must share to go together; None for all other ops."""
+def _small(op: Op) -> Any:
+    """The key of small collectives."""
     if op.name not in _PACK or "axes" not in op.attrs:
         return None
     type = op.operands[0].type
@@ -120,15 +149,41 @@ def _key(op: Op) -> Any:
     return op.name, op.attrs["axes"], op.attrs.get("kind"), type.dtype
 
 
-def _pack(b: Builder, ops: list[Op]) -> dict[Value, Value]:
-    """Emits one collective for all; returns what replaces their results."""
-    first = ops[0]
-    b.loc = first.loc
-    b.cause = f"{len(ops)} combined; {first.attrs.get('cause', '')}"
-    made = _PACK[first.name](b, ops, first.attrs["axes"])
-    for old, new in made.items():
-        new.layout = old.layout  # of a result of the program
-    return made
+def _reduces(op: Op, bucket: int) -> Any:
+    """The key of all-reduces that fit in a bucket."""
+    if op.name != "all_reduce" or "axes" not in op.attrs:
+        return None
+    type = op.operands[0].type
+    if not isinstance(type, TensorType) or not 0 < type.nbytes <= bucket:
+        return None
+    return op.attrs["axes"], op.attrs["kind"], type.dtype
+
+
+def _buckets(position: int, ops: list[Op], size: int | None) -> Iterator[Group]:
+    """The group cut into such of at most `size` bytes, if given; without those of one op."""
+    bucket: list[Op] = []
+    held = 0
+    for op in ops:
+        new = op.operands[0].type.nbytes
+        if size is not None and held + new > size:
+            if len(bucket) > 1:
+                yield position, bucket
+            bucket, held = [], 0
+        bucket.append(op)
+        held += new
+    if len(bucket) > 1:
+        yield position, bucket
+
+
+def _pack(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
+    return _PACK[ops[0].name](b, ops, axes)
+
+
+def _join(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
+    attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
+    operands = [op.operands[0] for op in ops]
+    made = b.multi("all_reduce", operands, [v.type for v in operands], attrs)
+    return {op.results[0]: new for op, new in zip(ops, made, strict=True)}
 
 
 def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
@@ -164,7 +219,7 @@ def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Va
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
 
 
-_PACK: dict[str, Callable[[Builder, list[Op], tuple[str, ...]], dict[Value, Value]]] = {
+_PACK: dict[str, Emit] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,

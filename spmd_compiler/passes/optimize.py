@@ -12,7 +12,7 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
-from .combine import combine_collectives
+from .combine import BUCKET, combine_collectives
 from .hardware import Hardware
 from .independent_loops import free_loops
 from .rings import make_rings
@@ -35,7 +35,8 @@ class Optimize:
         module = Simplify()(module)
         join_barriers(module.main.body)
         free_loops(module.main.body)
-        combine_collectives(module.main.body, module.mesh)
+        # where large all-reduces can run while the device computes, each goes as soon as it can
+        combine_collectives(module.main.body, module.mesh, BUCKET if self.hardware is None else 0)
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)

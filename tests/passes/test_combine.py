@@ -44,3 +44,34 @@ def test_small_ops_behind_a_collective_wait():
     names = [op.name for op in module.walk()]
     assert names.count("all_reduce") == 1
     assert names.index("all_reduce") < names.index("negate") < names.index("exponential")
+
+
+LARGE = """mesh {a=2}
+func @main(%x: f32[256,256] {-,-}, %y: f32[512,128] {-,-}, %z: f32[4] {-}) -> (f32[256,256] {-,-}, f32[512,128] {-,-}, f32[4] {-}) {
+  %0: f32[256,256] = all_reduce(%x) axes=["a"] kind="sum"
+  %1: f32[512,128] = all_reduce(%y) axes=["a"] kind="sum"
+  %2: f32[512,128] = negate(%1)
+  %3: f32[4] = all_reduce(%z) axes=["a"] kind="sum"
+  %4: f32[256,256] = all_reduce(%x) axes=["a"] kind="max"
+  %5: f32[256,256] = add(%0, %4)
+  return %5, %2, %3
+}
+"""
+
+
+def test_large_all_reduces_become_one_of_several_operands():
+    module = ir.parse(LARGE)
+    combine_collectives(module.main.body, module.mesh)
+    verify(module)
+    reduces = [(len(op.operands), op.attrs["kind"]) for op in module.walk() if op.name == "all_reduce"]
+    assert sorted(reduces) == [(1, "max"), (3, "sum")]
+    assert not any(op.name == "concatenate" for op in module.walk())
+    assert str(ir.parse(str(module))) == str(module)
+
+
+def test_buckets_of_all_reduces():
+    module = ir.parse(LARGE)
+    combine_collectives(module.main.body, module.mesh, bucket=300_000)
+    verify(module)
+    sums = [len(op.operands) for op in module.walk() if op.name == "all_reduce" and op.attrs["kind"] == "sum"]
+    assert sorted(sums) == [1, 2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS
-from ...ir.types import TensorType, is_complex, is_float, is_integer
+from ...ir.types import TensorType, is_complex, is_float
 from ..builder import Builder
 from ..cost import Work
 from .base import Rule, factored, numbered, shape_of
@@ -105,20 +105,19 @@ def _linear(op: Op) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
         return [((0, 1), ("min",))]
     if op.name in ("and", "or", "xor"):
         return [((0, 1), (op.name,))]
-    if op.name == "convert" and _widens(source, dtype):
+    if op.name == "convert" and numeric and _widens(source, dtype):
         return [((0,), _ADDITIVE)]
     return []
 
 
 def _widens(source: str, target: str) -> bool:
     """Every sum in `source` can be taken in `target` instead, with no less precision."""
-    if is_float(source) and is_float(target):
-        wide = ("bf16", "f16", "f32", "f64")
-        return target in wide and (
-            source not in wide
-            or (source != target and wide.index(target) > 1 and source != "f64" and target != "f16")
-        )
-    return is_integer(source) and source == target
+    if source == target:  # JAX writes such where a number of Python's gets a type
+        return True
+    wide = ("bf16", "f16", "f32", "f64")
+    if is_float(source) and target in wide:
+        return source not in wide or (wide.index(target) > 1 and source != "f64")
+    return False
 
 
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
