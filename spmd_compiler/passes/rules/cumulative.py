@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from enum import Enum
 
 from ...ir.clone import clone_regions
-from ...ir.graph import Op, Value
+from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
 from .. import cost
 from ..builder import Builder
 from .base import Exchange
 from .windows import Extent
+
+Regions = tuple[Block, ...]
 
 
 class Running(Enum):
@@ -58,37 +60,64 @@ def extend(
 ) -> list[Value]:
     """`values` with one more position on `dim`: in front, the reduction of everything `before` this device's blocks, or
     at the end, of everything behind them. The region of `op` reduces; padding in `values` must be neutral."""
-    n = b.mesh.axes_size(axes)
-    totals = _reduce(b, op, values, inits, dim)
-    row = sum(t.type.nbytes for t in totals)
-    others = (_gathered if _gathers(n, row) else _scanned)(b, op, totals, inits, dim, axes, before)
+    totals = _reduce(b, op.regions, values, inits, dim)
+    others = beyond(b, op.regions, totals, inits, dim, axes, before)
     pairs = zip(others, values, strict=True)
     return [b.concatenate([x, v] if before else [v, x], dim) for x, v in pairs]
 
 
-def _reduce(b: Builder, op: Op, values: Sequence[Value], inits: Sequence[Value], dim: int) -> list[Value]:
+def beyond(
+    b: Builder,
+    regions: Regions,
+    totals: list[Value],
+    inits: Sequence[Value],
+    dim: int,
+    axes: Axes,
+    before: bool,
+) -> list[Value]:
+    """From the `totals` of this device's blocks, of one position on `dim`, those of everything `before` or behind them."""
+    n = b.mesh.axes_size(axes)
+    row = sum(t.type.nbytes for t in totals)
+    return (_gathered if _gathers(n, row) else _scanned)(b, regions, totals, inits, dim, axes, before)
+
+
+def _reduce(
+    b: Builder, regions: Regions, values: Sequence[Value], inits: Sequence[Value], dim: int
+) -> list[Value]:
     """One position instead of all of `dim`."""
     types: list[Type] = []
     for v in values:
         shape = v.type.shape
         types.append(TensorType((*shape[:dim], *shape[dim + 1 :]), v.type.dtype))
-    reduced = b.multi("reduce", [*values, *inits], types, {"dimensions": (dim,)}, clone_regions(op.regions))
+    reduced = b.multi("reduce", [*values, *inits], types, {"dimensions": (dim,)}, clone_regions(regions))
     shape = values[0].type.shape
     return [b.reshape(r, (*shape[:dim], 1, *shape[dim + 1 :])) for r in reduced]
 
 
 def _gathered(
-    b: Builder, op: Op, totals: list[Value], inits: Sequence[Value], dim: int, axes: Axes, before: bool
+    b: Builder,
+    regions: Regions,
+    totals: list[Value],
+    inits: Sequence[Value],
+    dim: int,
+    axes: Axes,
+    before: bool,
 ) -> list[Value]:
     rows = [b.all_gather(t, axes, dim) for t in totals]
     type = TensorType(rows[0].type.shape, "i32")
     here = b.broadcast(b.axis_index(axes), type.shape)
     counts = b.compare("LT" if before else "GT", b.iota(type, dim), here)
-    return _reduce(b, op, _or_else(b, counts, rows, inits), inits, dim)
+    return _reduce(b, regions, _or_else(b, counts, rows, inits), inits, dim)
 
 
 def _scanned(
-    b: Builder, op: Op, totals: list[Value], inits: Sequence[Value], dim: int, axes: Axes, before: bool
+    b: Builder,
+    regions: Regions,
+    totals: list[Value],
+    inits: Sequence[Value],
+    dim: int,
+    axes: Axes,
+    before: bool,
 ) -> list[Value]:
     n = b.mesh.axes_size(axes)
     index = b.axis_index(axes)
@@ -102,7 +131,9 @@ def _scanned(
             out = moved
             continue
         pairs = zip(moved, out, strict=True)
-        out = _reduce(b, op, [b.concatenate([x, v] if before else [v, x], dim) for x, v in pairs], inits, dim)
+        out = _reduce(
+            b, regions, [b.concatenate([x, v] if before else [v, x], dim) for x, v in pairs], inits, dim
+        )
     return out
 
 

@@ -24,6 +24,7 @@ from . import (
     reduce,
     reshape,
     rolling,
+    scan,
     scatter,
     select_scatter,
     shape,
@@ -36,7 +37,7 @@ from . import (
 from .base import Rule, factored
 from .regions import Scalars, is_identity, neutral_init, reducer_kind
 
-TABLE: dict[str, Callable[..., Rule]] = {
+TABLE: dict[str, Callable[..., Rule | None]] = {
     **elementwise.RULES,
     **dot.RULES,
     **shape.RULES,
@@ -48,6 +49,7 @@ TABLE: dict[str, Callable[..., Rule]] = {
     **scatter.RULES,
     **reduce.RULES,
     **window.RULES,
+    **scan.RULES,
     **select_scatter.RULES,
     **convolution.RULES,
     **batched.RULES,
@@ -87,7 +89,7 @@ def _make(op: Op, scalars: Scalars) -> Rule:
     make = TABLE.get(op.name)
     if make is None:
         return replicated(op)
-    return make(op, scalars) if op.name in NEEDS_SCALARS else make(op)
+    return (make(op, scalars) if op.name in NEEDS_SCALARS else make(op)) or replicated(op)
 
 
 class RuleBook:
@@ -123,6 +125,8 @@ class RuleBook:
     def _region_key(self, op: Op) -> Any:
         if op.name.endswith("select_and_scatter"):
             return select_scatter.region_key(op)
+        if op.name == "chlo.scan":
+            return scan.scan_kind(op)
         kind = reducer_kind(op.regions[0])
         inits = op.operands[len(op.operands) // 2 :]
         if op.name in NEEDS_SCALARS:

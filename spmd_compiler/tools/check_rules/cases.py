@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from ...ir.graph import Block, Function, Module, Op, Value
+from ...ir.graph import Block, Function, Module, Op, Raw, Value
 from ...ir.mesh import Mesh
 from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType
@@ -140,6 +140,18 @@ def _reduce_precision(s: Scope) -> None:
     s.op("reduce_precision", [x], x.type, 3, {"exponent_bits": 8, "mantissa_bits": 7})
 
 
+def _scan(s: Scope) -> None:
+    x = s.data(tensor(s.rng, s.rng.choice(("f32", "i32"))), 1, 2)
+    d = s.rng.randrange(x.type.rank)
+    type = TensorType(tuple(n for i, n in enumerate(x.type.shape) if i != d), x.type.dtype)
+    attrs: dict[str, object] = {"dimension": d, "is_associative": True, "is_reverse": s.rng.random() < 0.5}
+    attrs |= dict.fromkeys(("operandSegmentSizes", "resultSegmentSizes"), Raw("array<i32: 1, 1>"))
+    args, out = [Value(type), Value(type)], Value(type)
+    name = s.rng.choice(("add", "maximum", "minimum"))
+    body = Block(args, [Op(name, list(args), [out], {})], [out, out])
+    s.multi("chlo.scan", [x, s.data(type, 1, 3)], [x.type, type], [99, 99], attrs, (body,))
+
+
 def _fft(s: Scope) -> None:
     kind = s.rng.choice(("FFT", "IFFT", "RFFT", "IRFFT"))
     long = tensor(s.rng, "c64")
@@ -211,6 +223,7 @@ _SPECIAL: dict[str, Make] = {
     "bitcast_convert": _bitcast,
     "reduce_precision": _reduce_precision,
     "fft": _fft,
+    "chlo.scan": _scan,
     "cholesky": _cholesky,
     "triangular_solve": _triangular_solve,
     "select_and_scatter": _select_and_scatter,

@@ -69,6 +69,19 @@ def reduce(op: Op, args: list[Array], combine: Region) -> list[Array]:
     return [np.broadcast_to(x, shape) for x in have]
 
 
+def scan(op: Op, args: list[Array], combine: Region) -> list[Array]:
+    half, d = len(args) // 2, op.attrs["dimension"]
+    rows, have = [np.moveaxis(x, d, 0) for x in args[:half]], args[half:]
+    order = range(len(rows[0]))
+    out = [np.empty_like(x) for x in rows]
+    for k in reversed(order) if op.attrs.get("is_reverse") else order:
+        both = combine([*(x[k] for x in rows), *have])
+        have = both[half:]
+        for made, row in zip(out, both[:half], strict=True):
+            made[k] = row
+    return [*(np.moveaxis(x, 0, d) for x in out), *have]
+
+
 def sort(op: Op, args: list[Array], before: Region) -> list[Array]:
     """Odd-even transposition: neighbours swap where the right one belongs before the left one. Stable."""
     d = op.attrs["dimension"]

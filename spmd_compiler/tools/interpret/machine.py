@@ -49,6 +49,7 @@ _WITH_REGION = {
     "reduce_window": windows.reduce_window,
     "scatter": structure.scatter,
     "sort": compute.sort,
+    "chlo.scan": compute.scan,
     "select_and_scatter": windows.select_and_scatter,
     "map": lambda op, args, each: each(args),
 }
