@@ -100,6 +100,7 @@ KIB = 64 * 64 * 4
         ((("a", "b"), ()), ((), ()), ["all_gather"], KIB * 7 / 8),
         ((("a",), ("b",)), (("b",), ("a",)), ["collective_permute"] * 2, KIB / 8),
         ((("a",), ()), (("b",), ()), ["collective_permute", "all_gather"], KIB / 8 + KIB * 3 / 8),
+        ((("b",), ()), (("a",), ()), ["collective_permute"], KIB / 4),
     ],
 )
 def test_plans(source, target, kinds, sent):
@@ -111,6 +112,23 @@ def test_plans(source, target, kinds, sent):
     found = lowered.collectives()
     assert [c.kind for c in found] == kinds
     assert lowered.comm_bytes() == sent
+
+
+@pytest.mark.parametrize(
+    ("mesh", "source", "target", "kinds"),
+    [
+        (AB, (("b",), ()), (("a",), ()), ["slice", "collective_permute"]),
+        (MESHES[2], (("a",), ("b",)), ((), ("c",)), ["collective_permute", "all_gather"]),
+        (MESHES[2], (("a",), ()), (("b", "c"), ()), ["slice", "collective_permute"]),
+    ],
+)
+def test_larger_blocks_move_at_once(mesh, source, target, kinds):
+    found = plan(TensorType((64, 64), "f32"), Layout(source), Layout(target), mesh)
+    assert [s.kind for s in found.steps] == kinds
+    x = np.arange(64 * 64, dtype=np.float32).reshape(64, 64)
+    before, after = (spmd.Layout([d or None for d in dims], mesh) for dims in (source, target))
+    step = spmd.spmd_jit(lambda x: spmd.relayout(x, after), mesh=mesh, in_layouts=before, out_layouts=after)
+    np.testing.assert_array_equal(step(x), x)
 
 
 def test_partials_are_scattered_where_the_sum_is_wanted_in_shards():
