@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
 
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout, block_size, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
-from .relayout import relayout_cost
+from .relayout import relayout_bound, relayout_cost
 from .rules.base import Choice
 
 
@@ -34,15 +35,45 @@ class Costs:
             return self.relayout(type, layout, demand)
         return max(0.0, self.serve(type, layout, (*others, demand)) - self.serve(type, layout, others))
 
-    def serve(self, type: Type, layout: Layout, demands: tuple[Layout, ...] | None) -> float:
-        """The cheapest way to have a value in all of `demands`; while they are unknown, what a partial still owes."""
+    def serve(
+        self, type: Type, layout: Layout, demands: tuple[Layout, ...] | None, limit: float = math.inf
+    ) -> float:
+        """The cheapest way to have a value in all of `demands`; while they are unknown, what a partial still owes. If that
+        is `limit` or more, it may be inf instead."""
         if demands is None:
             return self.resolve(type, layout)[0] if layout.partial else 0.0
         key = (type, layout, demands)
         hit = self._serve.get(key)
         if hit is None:
+            if limit < math.inf and self.at_least(type, layout, demands) >= limit:
+                return math.inf
             hit = self._serve[key] = self.distribute(type, layout, demands)[0]
         return hit
+
+    def cheapest(
+        self, type: Type, sources: Iterable[tuple[Layout, float]], demands: tuple[Layout, ...], weight: float
+    ) -> float:
+        """The least, over some layouts with their costs, of that and `weight` times serving `demands` from there."""
+        least, unknown = math.inf, list[tuple[float, float, Layout]]()
+        for source, cost in sources:
+            if cost < least:
+                known = self._serve.get((type, source, demands))
+                if known is not None:
+                    least = min(least, cost + weight * known)
+                else:
+                    unknown.append((cost + weight * self.at_least(type, source, demands), cost, source))
+        unknown.sort(key=lambda x: x[0])
+        for bound, cost, source in unknown:
+            if bound >= least:
+                break
+            least = min(least, cost + weight * self.serve(type, source, demands))
+        return least
+
+    def at_least(self, type: Type, layout: Layout, demands: tuple[Layout, ...]) -> float:
+        """A bound from below of what `serve` costs, without a plan."""
+        if not isinstance(type, TensorType):
+            return 0.0
+        return max([relayout_bound(type, layout, d, self.mesh) for d in demands], default=0.0)
 
     def distribute(
         self, type: Type, layout: Layout, demands: tuple[Layout, ...]

@@ -305,21 +305,9 @@ class _Pass:
     def _reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         costs = self.costs
         if isinstance(others, int):
-            least = math.inf
-            for p, c in table:
-                base = c / others
-                if base < least:
-                    limit = (least - base) / weight
-                    least = min(least, base + weight * costs.relayout(type, p, layout, limit))
-            return least
+            return costs.cheapest(type, [(p, c / others) for p, c in table], (layout,), weight)
         both = others if layout in others else (*others, layout)
-        with_it = without = math.inf
-        for p, c in table:
-            if c < without:
-                without = min(without, c + weight * costs.serve(type, p, others))
-            if c < with_it:
-                with_it = min(with_it, c + weight * costs.serve(type, p, both))
-        return with_it - without
+        return costs.cheapest(type, table, both, weight) - costs.cheapest(type, table, others, weight)
 
     # ------------------------------------------------------------------------------------------ backward
     def decide(self, row: _Row) -> None:
@@ -367,15 +355,19 @@ class _Pass:
         for option in row.options:
             cost = option.cost * row.weight + self.inputs(row, option)
             for v, layout, demands in zip(op.results, option.results, wanted, strict=True):
-                cost += row.weight * self.serve(v, layout, demands)
+                if cost < least:
+                    limit = (least - cost) / row.weight
+                    cost += row.weight * self.serve(v, layout, demands, limit)
             if cost < least - 1e-9:
                 best, least = option, cost
         return best
 
-    def serve(self, value: Value, layout: Layout, demands: tuple[Layout, ...] | None) -> float:
+    def serve(
+        self, value: Value, layout: Layout, demands: tuple[Layout, ...] | None, limit: float = math.inf
+    ) -> float:
         if value in self.engine.free_results:
             demands = (*(demands or ()), self.engine.free_result(value.type, layout))
-        return self.costs.serve(value.type, layout, demands)
+        return self.costs.serve(value.type, layout, demands, limit)
 
     def leave(self, row: _Leave) -> None:
         """The layouts in which a loop or a branching ends."""

@@ -56,10 +56,16 @@ def relayout_cost(
         hit = mesh.cache.get("plans", {}).get((type, source, target))
         if hit is not None:
             return hit.cost
-        pieces = source.has_pieces or target.has_pieces
-        if not pieces and least_cost(type, source, target, mesh) >= limit:
+        if relayout_bound(type, source, target, mesh) >= limit:
             return math.inf
     return plan(type, source, target, mesh).cost
+
+
+def relayout_bound(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
+    """A bound from below of the plan's cost, without a plan."""
+    if source.has_pieces or target.has_pieces:
+        return 0.0
+    return least_cost(type, source, target, mesh)
 
 
 def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:

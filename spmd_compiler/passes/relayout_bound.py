@@ -23,28 +23,60 @@ def least_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> 
 
 
 def _lacking(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
-    """The part of its target block that some device can't make of its source block."""
+    """What some device has to send, or to get, at least, in blocks of the target."""
     if not type.size:
         return 0.0
-    if not set(target.partial).issuperset(source.partial):
-        return 1.0  # of every element some other device has a term
+    summed = [a for a, kind in source.partial if (a, kind) not in target.partial]
+    if summed:
+        return _to_reduce(mesh, summed, target)
     have = 1.0  # of the devices that are first on the axes of new partials: these hold everything, the others nothing
     blocks = bool(source.blocks or target.blocks)
     for d, (size, old, new) in enumerate(zip(type.shape, source.dims, target.dims, strict=True)):
         if old == new:
             continue
         n, m = mesh.axes_size(old), mesh.axes_size(new)
+        shared = 0
+        while shared < min(len(old), len(new)) and old[shared] == new[shared]:
+            shared += 1
         if blocks or size % n or size % m:  # the first device has a whole block; others may have padding
             own, want = local_block(source, d, size, mesh), local_block(target, d, size, mesh)
             if want > size:
                 return 0.0
+            if any(_has_none(type, d, axis, source, target, mesh) for axis in old[shared:]):
+                have = 0.0
             have *= min(1.0, own / want)
-            continue
-        shared = 0
-        while shared < min(len(old), len(new)) and old[shared] == new[shared]:
-            shared += 1
-        if shared == len(new):
+        elif shared == len(new):
             have *= m / n
         elif shared < len(old):
             have = 0.0  # some device lies first on one axis and last on the other
     return 1 - have
+
+
+def _to_reduce(mesh: Mesh, axes: list[str], target: Layout) -> float:
+    """What a reduce-scatter over the axes that end in the target's dims sends and an all-reduce over the others; devices
+    further on may share that among them, and gather the results."""
+    scattered = mesh.axes_size([a for a in axes if a in target.axes])
+    everywhere = mesh.axes_size(axes) / scattered
+    sent = scattered - 1 + 2 * (everywhere - 1) / everywhere
+    return 1 + (sent - 1) * mesh.axes_size(axes) / mesh.size
+
+
+def _has_none(type: TensorType, dim: int, axis: str, source: Layout, target: Layout, mesh: Mesh) -> bool:
+    """True if a device that is last on `axis`, and first on the others, has nothing of its block along `dim`, which is full
+    in the target."""
+    size, own = type.shape[dim], local_block(source, dim, type.shape[dim], mesh)
+    last = mesh.axis_size(axis) - 1
+    start = last * _stride(source.dims[dim], axis, mesh) * own
+    for d, axes in enumerate(target.dims):
+        want = local_block(target, d, type.shape[d], mesh)
+        first = last * _stride(axes, axis, mesh) * want if axis in axes else 0
+        if first + want > type.shape[d]:
+            return False  # with padding
+        if d == dim and max(first, start) < min(first + want, start + own, size):
+            return False
+    return True
+
+
+def _stride(axes: tuple[str, ...], axis: str, mesh: Mesh) -> int:
+    """How many blocks lie between neighbours on one of the axes."""
+    return mesh.axes_size(axes[axes.index(axis) + 1 :])
