@@ -32,6 +32,7 @@ from .memo import Memory, Table
 from .relayout import nesting, refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
+from .shortening import adopt, shortened
 
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
@@ -47,13 +48,11 @@ ALONE, SHARED, PRESENT = View
 # Each order finds something that another one misses. The leaps let go of what the forward assignment began with.
 PLANS = (
     (Round((ALONE,)), Round((SHARED, PRESENT))),
-    (Round((ALONE,)), Round((PRESENT,))),
-    (Round((SHARED,), leap=True), Round((PRESENT,))),
-    (Round((SHARED, ALONE, PRESENT)),),
     (Round((ALONE,), leap=True), Round((PRESENT,))),
     (Round((PRESENT,)), Round((ALONE,)), Round((SHARED, PRESENT))),
+    (Round((SHARED, ALONE, PRESENT)),),
 )
-ROOM = 12000  # ops, over all plans: a larger program has fewer plans
+ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 UNPRICED = (*CONTROL_FLOW, *FIXED)  # ops without rules
 
@@ -110,7 +109,11 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         if self.sweeps:
-            self.improve(engine, main.body, None if fusion else self.fused(module, engine.book))
+            short = shortened(engine, module)
+            if short:
+                adopt(engine, self.assigned(short.module, fusion, engine.book)[0], short.stand_ins)
+            else:
+                self.improve(engine, main.body, None if fusion else self.fused(module, engine.book))
         return engine, wanted
 
     def fused(self, module: Module, book: RuleBook) -> Assigned | None:

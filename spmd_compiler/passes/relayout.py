@@ -43,6 +43,7 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     hit = cache.get(key)
     if hit is None:
         hit = cache[key] = _plan(type, source, target, mesh)
+        mesh.cache.setdefault("bounds", {})[key] = hit.cost
     return hit
 
 
@@ -52,20 +53,22 @@ def relayout_cost(
     """The cost of the plan. If that is `limit` or more, it may be inf instead: nobody asks for such a plan."""
     if source is target:
         return 0.0
-    if limit < math.inf:
-        hit = mesh.cache.get("plans", {}).get((type, source, target))
-        if hit is not None:
-            return hit.cost
-        if relayout_bound(type, source, target, mesh) >= limit:
-            return math.inf
+    if limit < math.inf and relayout_bound(type, source, target, mesh) >= limit:
+        return math.inf
     return plan(type, source, target, mesh).cost
 
 
 def relayout_bound(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
-    """A bound from below of the plan's cost, without a plan."""
-    if source.has_pieces or target.has_pieces:
-        return 0.0
-    return least_cost(type, source, target, mesh)
+    """A bound from below of the plan's cost, without a plan; memoised on the mesh."""
+    bounds = mesh.cache.get("bounds")
+    if bounds is None:
+        bounds = mesh.cache["bounds"] = {}
+    key = (type, source, target)
+    bound = bounds.get(key)
+    if bound is None:
+        pieces = source.has_pieces or target.has_pieces
+        bound = bounds[key] = 0.0 if pieces else least_cost(type, source, target, mesh)
+    return bound
 
 
 def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
