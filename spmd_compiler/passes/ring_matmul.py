@@ -182,6 +182,8 @@ def scatter(b: Builder, op: Op, dot: Op, cut: Cut, steps: tuple[Step, ...]) -> V
         total, operands[taken] = b.after(total, operands[taken])
         sums[way] = ring.send(total, way)
     total = part(0, operands)
+    # else XLA adds one of the sums that come last within the product, which then waits for it
+    total = b.op("optimization_barrier", [total], total.type)
     for came in sums.values():
         total = b.binary("add", total, came)
     return total
