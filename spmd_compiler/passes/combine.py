@@ -9,6 +9,7 @@ used. Larger all-reduces become one of several operands, without a copy, as XLA'
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,6 +30,8 @@ KeyOf = Callable[[Op], Any]  # what collectives must share to go together; None 
 Emit = Callable[
     [Builder, list[Op], tuple[str, ...]], dict[Value, Value]
 ]  # emits one for all: what replaces their results
+
+_COMBINED = re.compile(r"(\d+) combined; ")
 
 
 def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
@@ -61,7 +64,7 @@ def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
     for position, ops in groups:
         b = Builder(mesh, Block([], [], []))
         b.loc = ops[0].loc
-        b.cause = f"{len(ops)} combined; {ops[0].attrs.get('cause', '')}"
+        b.cause = _cause(ops)
         made = emit(b, ops, ops[0].attrs["axes"])
         for old, value in made.items():
             value.layout = old.layout  # of a result of the program
@@ -78,6 +81,13 @@ def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
     new += packed.get(len(block.ops), [])
     block.ops[:] = new
     _rename(block, renamed)
+
+
+def _cause(ops: list[Op]) -> str:
+    """The first one's, with how many there were before any were combined."""
+    counts = [_COMBINED.match(op.attrs.get("cause", "")) for op in ops]
+    cause = _COMBINED.sub("", ops[0].attrs.get("cause", ""))
+    return f"{sum(int(c[1]) if c else 1 for c in counts)} combined; {cause}"
 
 
 def _delayed(block: Block, key_of: KeyOf, small: int | None) -> list[Op]:

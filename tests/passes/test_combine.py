@@ -75,3 +75,21 @@ def test_buckets_of_all_reduces():
     verify(module)
     sums = [len(op.operands) for op in module.walk() if op.name == "all_reduce" and op.attrs["kind"] == "sum"]
     assert sorted(sums) == [1, 2]
+
+
+CAUSES = """mesh {a=2}
+func @main(%x: f32[256,256] {-,-}, %y: f32[8] {-}, %z: f32[4] {-}) -> (f32[256,256] {-,-}, f32[8] {-}, f32[4] {-}) {
+  %0: f32[8] = all_reduce(%y) axes=["a"] kind="sum" cause="add needs it"
+  %1: f32[4] = all_reduce(%z) axes=["a"] kind="sum" cause="the result leaves"
+  %2: f32[256,256] = all_reduce(%x) axes=["a"] kind="sum" cause="the result leaves"
+  return %2, %0, %1
+}
+"""
+
+
+def test_the_cause_counts_all():
+    module = ir.parse(CAUSES)
+    combine_collectives(module.main.body, module.mesh)
+    (reduce,) = (op for op in module.walk() if op.name == "all_reduce")
+    assert len(reduce.operands) == 2  # the small ones are packed
+    assert reduce.attrs["cause"] in ("3 combined; add needs it", "3 combined; the result leaves")
