@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
+from .dear import dear_values
 from .dynamic import FIXED
 from .proposal import take
 from .rules.base import Choice
@@ -20,8 +21,7 @@ from .rules.base import Choice
 if TYPE_CHECKING:
     from .propagate import Engine
 
-DEAR = 0.005  # of a program's cost, from which part on a value's relayouts are looked at
-VALUES = 8  # the dearest ones
+VALUES = 8  # whose relayouts are looked at
 WAYS = 160  # to run one op, at most
 
 
@@ -33,13 +33,7 @@ def joint_moves(engine: Engine) -> float:
 
 def _ends(engine: Engine) -> list[Op]:
     """The ops that make or read the values whose relayouts cost most, the dearest first."""
-    weights, costs = engine.weights, list[tuple[float, int, Value]]()
-    for v, layout in engine.layouts.items():
-        cost = weights.get(v, 1) * engine.costs.serve(v.type, layout, engine.wanted(v))
-        if cost:
-            costs.append((-cost, len(costs), v))
-    least = DEAR * engine.total()
-    dear = [v for cost, _, v in sorted(costs)[:VALUES] if -cost >= least]
+    dear = dear_values(engine, VALUES)
     if not dear:
         return []
     found: dict[Value, dict[Op, None]] = {v: {} for v in dear}

@@ -1,12 +1,20 @@
-"""What is tried after the dynamic programming: moves that no decision of one axis at a time finds."""
+"""What is tried after the dynamic programming: moves that no decision of one axis at a time finds.
+
+They make the program cheaper, and never send more: few bytes come before few messages and little arithmetic, unless there is
+a hardware model, whose time counts alone.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Block
+from .cost import prices
+from .dear import NEGLIGIBLE
 from .dynamic import View, improve
 from .joint_moves import joint_moves
+from .region_moves import region_moves
+from .traffic import Traffic
 
 if TYPE_CHECKING:
     from .propagate import Engine
@@ -14,7 +22,17 @@ if TYPE_CHECKING:
 
 def local_search(engine: Engine, block: Block) -> None:
     """Moves ops so that the program gets cheaper, and lets the others follow."""
-    if joint_moves(engine):
-        origin = "moved", engine.memory.state
-        engine.restore(engine.state()._replace(ends={}, number=engine.memory.number(origin)))
+    traffic = Traffic(engine.mesh)
+    for moves in (joint_moves, region_moves):
+        before, gain = engine.state(), moves(engine)
+        if gain < NEGLIGIBLE * engine.total():
+            engine.restore(before)
+            continue
+        after = engine.state()._replace(ends={}, number=engine.memory.number((moves.__name__, before.number)))
+        engine.restore(after)
         improve(engine, block, (View.PRESENT,))
+        if prices(engine.mesh).hardware is None:
+            followed, sent = engine.state(), traffic.sent(engine)
+            engine.restore(before)
+            if sent <= traffic.sent(engine) + 1e-6:
+                engine.restore(followed)

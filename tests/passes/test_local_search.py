@@ -1,22 +1,46 @@
 """Moves after the dynamic programming: what each finds that the decisions of one axis at a time don't."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler import ir
-from spmd_compiler.passes import cost, exact, propagate
+from spmd_compiler.ir.layout import Layout
+from spmd_compiler.passes import exact, propagate
 from spmd_compiler.passes.joint_moves import joint_moves
+from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.propagate import Propagate
-from spmd_compiler.passes.simplify import Simplify
+from spmd_compiler.passes.region_moves import region_moves
+from spmd_compiler.passes.regions import Around, exchanged, moved
+from spmd_compiler.passes.report import collectives
+from spmd_compiler.passes.traffic import Traffic
+from spmd_compiler.tools.fuzz.generate import program
 
 MESH = spmd.create_mesh({"a": 2, "b": 4})
 
 
-def imported(function, args, layouts):
+def zeros(*shape):
+    return jax.ShapeDtypeStruct(shape, np.float32)
+
+
+def stage(function, args, layouts):
     step = spmd.spmd_jit(function, mesh=MESH, in_layouts=layouts)
-    return Simplify()(cost.priced(ir.parse(step.lower(*args).as_text("import")), None))
+    return ir.parse(step.lower(*args).as_text("import"))
+
+
+def imported(*case):
+    return prepared(stage(*case))
+
+
+def prepared(module):
+    """What `propagate` gets."""
+    results = {}
+    compile_module(module, callback=lambda done, result: results.setdefault(done.name, result))
+    return results["merge_moves"]
 
 
 def without_moves(module, monkeypatch):
@@ -30,12 +54,42 @@ def lookup(table, ids):
     return table[ids]
 
 
-LOOKUP = np.zeros((4096, 256), np.float32), np.arange(2048, dtype=np.int32).reshape(16, 128)
+def normalised(x, kernels):
+    """Convolutions with batch normalisation between: the statistics have many users."""
+    for kernel, stride in zip(kernels, (1, 4, 1), strict=True):
+        x = lax.conv_general_dilated(
+            x, kernel, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        mean = x.mean((0, 1, 2))
+        x = jnp.maximum((x - mean) * lax.rsqrt(((x - mean) ** 2).mean((0, 1, 2)) + 1e-5), 0)
+    return x.mean((1, 2))
+
+
+def power(matrix, x):
+    def step(_, x):
+        y = matrix @ x
+        return y / jnp.linalg.norm(y)
+
+    return lax.fori_loop(0, 10, step, x)
+
+
+def small_update(x, w, v):
+    """Activations so small that computing them everywhere costs less than summing up over the batch."""
+    h = jnp.maximum(x @ w, 0)
+    h = (h - h.mean(0)) * lax.rsqrt(((h - h.mean(0)) ** 2).mean(0) + 1e-5)
+    return w - 0.1 * jax.grad(lambda w: ((jnp.maximum(x @ w, 0) - h) @ v).var())(w)
+
+
+LOOKUP = lookup, (zeros(4096, 256), jax.ShapeDtypeStruct((16, 128), np.int32)), (P("b"), P("a"))
+KERNELS = [zeros(3, 3, 3, 32), zeros(3, 3, 32, 32), zeros(3, 3, 32, 32)]
+CONVOLUTIONS = normalised, (zeros(16, 24, 24, 3), KERNELS), (P("a", "b"), P())
+POWER = power, (zeros(1024, 1024), zeros(1024)), (P("b"), P("b"))
+UPDATE = small_update, (zeros(64, 1200), zeros(1200, 48), zeros(48, 2)), (P("b"), P(), P())
 
 
 def test_both_axes_of_a_lookup_move_onto_its_features_together(monkeypatch):
     """Moving one of them alone costs as much as it saves."""
-    module = imported(lookup, LOOKUP, (P("b"), P("a")))
+    module = imported(*LOOKUP)
     engine = without_moves(module, monkeypatch)
     before = engine.total()
     gain = joint_moves(engine)
@@ -46,14 +100,86 @@ def test_both_axes_of_a_lookup_move_onto_its_features_together(monkeypatch):
 
 
 def test_the_moved_lookup_is_right():
-    table = np.random.RandomState(0).randn(4096, 256).astype(np.float32)
-    step = spmd.spmd_jit(lookup, mesh=MESH, in_layouts=(P("b"), P("a")))
-    np.testing.assert_array_equal(step(table, LOOKUP[1]), lookup(table, LOOKUP[1]))
+    table, ids = np.random.RandomState(0).randn(4096, 256), np.arange(2048).reshape(16, 128)
+    args = table.astype(np.float32), ids.astype(np.int32)
+    step = spmd.spmd_jit(lookup, mesh=MESH, in_layouts=LOOKUP[2])
+    np.testing.assert_array_equal(step(*args), lookup(*args))
 
 
 def test_nothing_moves_where_nothing_is_sent(monkeypatch):
-    module = imported(lambda x, w: x @ w, (np.zeros((8, 8)), np.zeros((8, 8))), (P("a"), P(None, "b")))
+    module = imported(lambda x, w: x @ w, (zeros(8, 8), zeros(8, 8)), (P("a"), P(None, "b")))
     engine = without_moves(module, monkeypatch)
     choices = dict(engine.choices)
-    assert joint_moves(engine) == 0
+    assert joint_moves(engine) == region_moves(engine) == 0
     assert engine.choices == choices
+
+
+@pytest.mark.parametrize("case", [CONVOLUTIONS, UPDATE], ids=["convolutions", "update"])
+def test_regions_move_together(case, monkeypatch):
+    module = imported(*case)
+    engine = without_moves(module, monkeypatch)
+    before = engine.total()
+    gain = region_moves(engine)
+    assert gain > 0.001 * before
+    assert engine.total() == pytest.approx(before - gain)
+    exact.solve(engine, module.main.body, 20)
+    assert Propagate().assigned(module)[0].total() <= 1.02 * engine.total()
+
+
+def test_few_bytes_come_before_few_messages(monkeypatch):
+    """Normalising everywhere would spare the messages of the norm in each iteration."""
+    module = imported(*POWER)
+    engine = without_moves(module, monkeypatch)
+    traffic = Traffic(engine.mesh)
+    sent = traffic.sent(engine)
+    assert region_moves(engine) > 0
+    assert traffic.sent(engine) > sent
+    assert traffic.sent(Propagate().assigned(module)[0]) == sent
+
+
+def test_traffic_is_what_the_program_sends():
+    module = stage(lambda x, w: jnp.tanh(x @ w).sum(0), (zeros(64, 32), zeros(32, 64)), (P("a", "b"), P("b")))
+    stages = compile_module(module)
+    engine, _ = Propagate().assigned(prepared(module))
+    found = collectives(stages["optimize"])
+    sent = sum(c.bytes_per_device * c.trips for c in found)
+    assert sent > 0
+    assert sent <= Traffic(engine.mesh).sent(engine) <= sent + 4 * len(found)
+
+
+def test_the_region_of_a_dim():
+    """What goes with the rows of x moves; the product, which sums over its columns, does without the axis."""
+    module = imported(lambda x, w: jnp.tanh(x + 1) @ w, (zeros(8, 16), zeros(16, 32)), (P(None, "b"), P("b")))
+    engine, _ = Propagate(sweeps=0).assigned(module)
+    x, w = module.main.body.args
+    region = moved(Around(engine), x, "b", 0, True, 100)
+    dot = next(op for op in region if op.name == "dot_general")
+    assert {op.name for op in region} >= {"add", "tanh", "dot_general"}
+    assert [str(x) for x in region[dot].demands] == ["{b,-}", "{-,-}"]
+    columns = moved(Around(engine), w, "b", 1, True, 100)
+    assert [str(x) for x in columns[dot].demands] == ["{-,-}", "{-,b}"]
+    assert all("b" not in x.axes for op, way in columns.items() if op is not dot for x in way.results)
+
+
+def test_axes_change_places():
+    def f(x, w):
+        return lax.fori_loop(0, 3, lambda _, x: jnp.tanh(x.reshape(4, 2, 8).reshape(8, 8) + x), x) @ w
+
+    module = imported(f, (zeros(8, 8), zeros(8, 8)), (P("a", "b"), P("b")))
+    engine, _ = Propagate(sweeps=0).assigned(module)
+    (x, _) = module.main.body.args
+    region = exchanged(Around(engine), x, "a", "b", 100)
+    carry = next(move for move in region.values() if isinstance(move, Layout) and move.rank == 2)
+    assert str(carry) == "{b,a}"
+    dot = next(move for node, move in region.items() if getattr(node, "name", "") == "dot_general")
+    assert [str(x) for x in (*dot.demands, *dot.results)] == ["{b,a}", "{a,-}", "{b,- | +a}"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_never_dearer_and_never_more_bytes(seed, monkeypatch):
+    module = prepared(program(seed))
+    before = without_moves(module, monkeypatch)
+    after, _ = Propagate().assigned(module)
+    assert after.total() <= before.total() + 1e-6
+    traffic = Traffic(module.mesh)
+    assert traffic.sent(after) <= traffic.sent(before) + 1e-6

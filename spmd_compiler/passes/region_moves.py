@@ -1,0 +1,158 @@
+"""Moves of whole regions: a connected part of a program moves a mesh axis together, where each op alone would only pay.
+
+Each op of a region (`regions`) may stay or move. What that costs, the relayouts between those that move and those that
+stay included, is a minimum cut (`min_cut`), so the best part of the region is found, not only the whole of it: an expansion
+move of Boykov, Veksler and Zabih (2001), for layouts. Regions begin at the values whose relayouts cost most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..ir.graph import Value
+from ..ir.layout import Layout
+from .dear import NEGLIGIBLE, dear_values
+from .min_cut import MinCut
+from .proposal import Node, accept
+from .regions import (
+    NOWHERE,
+    Around,
+    Region,
+    demands_of,
+    exchanged,
+    made_by,
+    moved,
+    now,
+    read_by,
+    results_of,
+)
+
+if TYPE_CHECKING:
+    from .propagate import Engine
+
+VALUES = 4  # at which regions begin
+LOOKED_AT = 12  # values, from which these are picked
+MOST = 300  # nodes of a region
+NODES, ALL = 3, 800  # of all regions that don't pay: per op of the program, and at most
+
+
+def region_moves(engine: Engine) -> float:
+    """Moves regions so that the program gets cheaper. Returns by how much."""
+    dear = dear_values(engine, LOOKED_AT)
+    if not dear:
+        return 0.0
+    # what reductions of partial sums cost is mostly owed, wherever the axes are
+    dear = sorted(dear, key=lambda v: bool(engine.layouts[v].partial))[:VALUES]
+    around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
+    left = min(ALL, max(MOST, NODES * len(engine.choices)))
+    tried = set[frozenset[object]]()
+    for value in dear:
+        for region in _regions(around, value):
+            key = frozenset((node, id(move)) for node, move in region.items())
+            if not region or key in tried:
+                continue
+            tried.add(key)
+            paid = accept(engine, _best_part(around, region))
+            gain += paid
+            left -= 0 if paid > worthwhile else len(region)
+            if left < 0:
+                return gain
+    return gain
+
+
+def _regions(around: Around, value: Value) -> Iterator[Region]:
+    """What may move together to save a value's relayouts: an axis that these move, to where some user has it or to another
+    dim; or it changes places with another axis."""
+    engine = around.engine
+    layouts = [engine.layouts[value], *engine.wanted(value)]
+    for axis in engine.mesh.shape:
+        suggested = dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
+        if len(suggested) == 1:
+            continue
+        for place in dict.fromkeys((*suggested, *range(value.type.rank))):
+            if isinstance(place, int):
+                for partials in (True, False) if place != NOWHERE else (True,):
+                    yield moved(around, value, axis, place, partials, MOST)
+        for other in engine.mesh.shape:
+            if other != axis and any(other in x.axes for x in layouts):
+                yield exchanged(around, value, axis, other, MOST)
+
+
+def _best_part(around: Around, region: Region) -> Region:
+    """The part of a region that should move, by the least cost of all parts."""
+    engine, cut = around.engine, MinCut()
+    variables = {node: cut.variable() for node in region}
+    values: dict[Value, None] = {}
+    for node, move in region.items():
+        values.update(dict.fromkeys((*made_by(engine, node), *read_by(node))))
+        if not isinstance(node, tuple):
+            assert not isinstance(move, Layout)
+            own = move.cost - engine.own_cost(node, engine.choices[node])
+            cut.one(variables[node], engine.weights.get(node, 1) * own)
+    for value in values:
+        _add_relayouts(around, region, variables, cut, value)
+    ones = cut.solve()
+    return {node: move for node, move in region.items() if ones[variables[node]]}
+
+
+def _add_relayouts(
+    around: Around, region: Region, variables: dict[Node, int], cut: MinCut, value: Value
+) -> None:
+    """What it costs to have a value where it is wanted, each layout once however many users want it."""
+    engine, weight = around.engine, around.engine.weights.get(value, 1)
+    made = [engine.layouts[value]] * 2  # if its maker stays, and if it moves
+    node = around.maker.get(value)
+    maker = variables.get(node) if node is not None else None
+    if node is not None and maker is not None:
+        made[1] = results_of(engine, node, region[node])[made_by(engine, node).index(value)]
+    always = dict(engine.demands.get(value, {}))
+    stays: dict[Layout, set[int]] = {}  # wanted as long as one of these stays
+    moves: dict[Layout, set[int]] = {}  # wanted if one of these moves
+    for user in around.readers.get(value, ()):
+        if user in region:
+            before, after = demands_of(user, now(engine, user)), demands_of(user, region[user])
+            for v, a, b in zip(read_by(user), before, after, strict=True):
+                if v is value and a is not b:
+                    always[a] -= 1
+                    stays.setdefault(a, set()).add(variables[user])
+                    moves.setdefault(b, set()).add(variables[user])
+
+    def prices(*targets: Layout) -> list[float]:
+        return [weight * engine.costs.relayout(value.type, *x) for x in zip(made, targets, strict=True)]
+
+    fixed = {x for x, n in always.items() if n > 0} | (stays.keys() & moves.keys())
+    if maker is not None:
+        ends = [(x, x) for x in fixed]
+        if value in engine.free_results:
+            low, high = [engine.free_result(value.type, x) for x in made]
+            ends.append((low, high))
+        for end in ends:
+            stay, move = prices(*end)
+            cut.one(maker, move - stay)
+    for layout in stays.keys() - fixed:
+        _if_one_stays(cut, maker, stays[layout], *prices(layout, layout))
+    for layout in moves.keys() - fixed:
+        _if_one_moves(cut, maker, moves[layout], *prices(layout, layout))
+
+
+def _if_one_stays(cut: MinCut, maker: int | None, users: set[int], stay: float, move: float) -> None:
+    """What one of the users costs that stays: `stay`, or `move` if the maker moves."""
+    stay = min(stay, move)  # a cut has no other costs
+    (all_move,) = users if len(users) == 1 else (cut.variable(),)
+    for user in users - {all_move}:
+        cut.never(user, all_move)
+    cut.one(all_move, -stay)
+    if maker is not None and maker != all_move:
+        cut.ordered(all_move, maker, move - stay)
+
+
+def _if_one_moves(cut: MinCut, maker: int | None, users: set[int], stay: float, move: float) -> None:
+    """What one of the users costs that moves: `stay`, or `move` if the maker moves too."""
+    move = min(stay, move)
+    (one_moves,) = users if len(users) == 1 else (cut.variable(),)
+    for user in users - {one_moves}:
+        cut.never(one_moves, user)
+    cut.one(one_moves, move)
+    if maker is not None and maker != one_moves:
+        cut.ordered(maker, one_moves, stay - move)

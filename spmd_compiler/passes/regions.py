@@ -1,0 +1,226 @@
+"""Regions of a program that may move a mesh axis together: what each op would do, found along the dims that go together.
+
+From a value and one of its dims, all ops are reached that could have the axis on this dim, on those that go with it in
+their other values, and so on. From these, all that have the axis elsewhere: they could do without it. Or two axes change
+places wherever they are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..ir.graph import Op, Value
+from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
+from ..ir.types import TensorType
+from .dynamic import FIXED
+from .proposal import Node
+from .rules.base import Choice, with_axis, worth_cutting
+
+if TYPE_CHECKING:
+    from .propagate import Engine
+
+NOWHERE = -1  # no dim
+Region = dict[Node, Choice | Layout]  # what would move, and to what
+
+
+class Around:
+    """What makes and reads each value: ops, and carries of loops or results of branchings."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+        self.maker: dict[Value, Node] = {}
+        self.readers: dict[Value, list[Node]] = {}
+        self._ways: dict[tuple[Op, str], tuple[Choice, tuple[Choice, ...]]] = {}
+        for op in engine.choices:
+            if op.name in CONTROL_FLOW:
+                for i in range(len(op.results)):
+                    for v in made_by(engine, (op, i)):
+                        self.maker[v] = op, i
+                    for v in dict.fromkeys(read_by((op, i))):
+                        self.readers.setdefault(v, []).append((op, i))
+                continue
+            for v in op.results:
+                self.maker[v] = op
+            for v in dict.fromkeys(op.operands):
+                self.readers.setdefault(v, []).append(op)
+
+    def ways(self, op: Op, axis: str) -> tuple[Choice, ...]:
+        """The ways to run an op that differ from the present one on one axis; the present one comes first."""
+        choice = self.engine.choices[op]
+        known = self._ways.get((op, axis))
+        if known is None or known[0] is not choice:
+            layouts, ways = (*choice.demands, *choice.results), (choice,)
+            if op.name not in FIXED and not any(x.blocks or x.has_pieces for x in layouts):
+                found = self.engine.book.rule(op).variants(op, choice, axis, frozenset(), self.engine.mesh)
+                same = choice.demands, choice.results
+                ways = choice, *[w for w in found if (w.demands, w.results) != same]
+            known = self._ways[op, axis] = choice, ways
+        return known[1]
+
+    def nodes(self, value: Value) -> Iterator[Node]:
+        if value in self.maker:
+            yield self.maker[value]
+        yield from self.readers.get(value, ())
+
+
+def made_by(engine: Engine, node: Node) -> list[Value]:
+    """The values that have the layouts that a node gives."""
+    if not isinstance(node, tuple):
+        return node.results
+    op, i = node
+    return [op.results[i], *(r.args[i] for r in op.regions if op.name == "while")]
+
+
+def read_by(node: Node) -> list[Value]:
+    """The values that a node wants in some layouts."""
+    if not isinstance(node, tuple):
+        return node.operands
+    op, i = node
+    first = [op.operands[i]] if op.name == "while" else []
+    return [*first, *(r.returns[i] for r in op.regions[op.name == "while" :])]
+
+
+def demands_of(node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
+    """The layouts in which it wants what it reads."""
+    return (choice,) * len(read_by(node)) if isinstance(choice, Layout) else choice.demands
+
+
+def results_of(engine: Engine, node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
+    """The layouts of what it makes."""
+    return (choice,) * len(made_by(engine, node)) if isinstance(choice, Layout) else choice.results
+
+
+def now(engine: Engine, node: Node) -> Choice | Layout:
+    return engine.choices[node[0]].results[node[1]] if isinstance(node, tuple) else engine.choices[node]
+
+
+def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, most: int) -> Region:
+    """The region that would have `axis` on a dim of `start` and all that goes with it, and nowhere else. `partials`: also
+    where that leaves partial results. Of most nodes, nearest first."""
+    engine, found, seen = around.engine, Region(), set[Node]()
+    dims = {start: dim}
+    for there in (True, False):  # first who can have it there, then who has it elsewhere
+        todo = deque(dims) if dim != NOWHERE or not there else deque[Value]()
+        while todo and len(seen) < most:
+            v = todo.popleft()
+            for node in around.nodes(v):
+                if node in seen:
+                    continue
+                if there:
+                    way = _with(around, node, axis, v, dims[v], partials)
+                else:
+                    way = _without(around, node, axis)
+                if way is None:
+                    continue
+                seen.add(node)
+                if way is not now(engine, node):
+                    found[node] = way
+                for w, layout in _layouts(engine, node, way):
+                    place = layout.placement.get(axis, NOWHERE)
+                    if w not in dims and (not there or isinstance(place, int)):
+                        dims[w] = place if isinstance(place, int) else NOWHERE
+                        if dims[w] != NOWHERE or not there:
+                            todo.append(w)
+    return found
+
+
+def exchanged(around: Around, start: Value, a: str, b: str, most: int) -> Region:
+    """The region around `start` that would have axis `a` where it has `b`, and the other way round."""
+    engine, found, seen, todo = around.engine, Region(), {start}, deque([start])
+    while todo and len(found) < most:
+        for node in around.nodes(todo.popleft()):
+            if node in found:
+                continue
+            move = _swapped(engine, node, a, b)
+            if move is None:
+                continue
+            found[node] = move
+            for w in (*made_by(engine, node), *read_by(node)):
+                if w not in seen:
+                    seen.add(w)
+                    todo.append(w)
+    return found
+
+
+def _layouts(engine: Engine, node: Node, choice: Choice | Layout) -> Iterator[tuple[Value, Layout]]:
+    """What a node reads and makes, in which layouts."""
+    yield from zip(read_by(node), demands_of(node, choice), strict=True)
+    yield from zip(made_by(engine, node), results_of(engine, node, choice), strict=True)
+
+
+def _with(
+    around: Around, node: Node, axis: str, value: Value, dim: int, partials: bool
+) -> Choice | Layout | None:
+    """How a node runs if it has the axis on a dim of a value. None if it can't, or then leaves partials that aren't wanted."""
+    choice = now(around.engine, node)
+    if dim == NOWHERE:
+        return None
+    if isinstance(choice, Layout):
+        if choice.placement.get(axis) == dim or choice.blocks or choice.has_pieces:
+            return choice if choice.placement.get(axis) == dim else None
+        new = with_axis(choice.drop((axis,)), axis, dim, around.engine.mesh)
+        return new if _divides(around.engine, value, new, dim) else None
+    assert not isinstance(node, tuple)
+    for way in around.ways(node, axis):
+        rows = (*zip(node.operands, way.demands, strict=True), *zip(node.results, way.results, strict=True))
+        if any(v is value and x.placement.get(axis) == dim for v, x in rows):
+            left = any(isinstance(x.placement.get(axis), str) for x in way.results)
+            return None if left and not partials else way
+    return None
+
+
+def _without(around: Around, node: Node, axis: str) -> Choice | Layout | None:
+    """How a node that has the axis runs without it; None if it can't."""
+    choice = now(around.engine, node)
+    if isinstance(choice, Layout):
+        return choice.drop((axis,)) if axis in choice.axes and not choice.has_pieces else None
+    assert not isinstance(node, tuple)
+    if any(axis in x.axes for x in (*choice.demands, *choice.results)):
+        for way in around.ways(node, axis):
+            if not any(axis in x.axes for x in (*way.demands, *way.results)):
+                return way
+    return None
+
+
+def _divides(engine: Engine, value: Value, layout: Layout, dim: int) -> bool:
+    return isinstance(value.type, TensorType) and worth_cutting(
+        value.type.shape[dim], layout.dims[dim], engine.mesh
+    )
+
+
+def _swapped(engine: Engine, node: Node, a: str, b: str) -> Choice | Layout | None:
+    """How a node runs if two axes change places; None if it has neither, or can't."""
+    choice = now(engine, node)
+    layouts = [x for _, x in _layouts(engine, node, choice)]
+    if not any(x.axes & {a, b} for x in layouts) or any(x.blocks or x.has_pieces for x in layouts):
+        return None
+    if isinstance(choice, Layout):
+        assert isinstance(node, tuple)
+        return _layout_swapped(engine, made_by(engine, node)[0], choice, a, b)
+    assert not isinstance(node, tuple)
+    at_a, at_b = ([x.placement.get(axis, NOWHERE) for x in layouts] for axis in (a, b))
+    rule, way = engine.book.rule(node), choice
+    for axis, places in ((a, [NOWHERE] * len(layouts)), (b, at_a), (a, at_b)):
+        kinds = frozenset(p for p in places if isinstance(p, str))
+        ways = rule.variants(node, way, axis, kinds, engine.mesh)
+        found = [
+            w for w in ways if [x.placement.get(axis, NOWHERE) for x in (*w.demands, *w.results)] == places
+        ]
+        if not found:
+            return None
+        way = found[0]
+    return way
+
+
+def _layout_swapped(engine: Engine, value: Value, layout: Layout, a: str, b: str) -> Layout | None:
+    new, where = layout.drop((a, b)), layout.placement
+    for axis, other in ((a, b), (b, a)):
+        if other in where:
+            place = where[other]
+            new = with_axis(new, axis, place, engine.mesh)
+            if isinstance(place, int) and not _divides(engine, value, new, place):
+                return None
+    return new if new is not layout else None

@@ -1,0 +1,36 @@
+"""The bytes that an assignment of layouts sends, beside what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..ir.mesh import Mesh
+from .assignment import Costs
+from .cost import USUAL
+from .rules.table import RuleBook
+
+if TYPE_CHECKING:
+    from .propagate import Engine
+
+BYTES = replace(USUAL, message=1.0, touch=0.0, flop=0.0)  # of equal plans, the one with fewer messages
+
+
+class Traffic:
+    """What it has worked out is remembered: one for all assignments of a program."""
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = Mesh(mesh.axes)
+        self.mesh.cache["prices"] = BYTES
+        self.costs, self.book = Costs(self.mesh), RuleBook()
+
+    def sent(self, engine: Engine) -> float:
+        """Bytes per device, by the ring model, and one more for each message."""
+        self.book.scalars.update(engine.book.scalars)
+        weights, total = engine.weights, 0.0
+        for op, choice in engine.choices.items():
+            if any(s.exchange for s in choice.picks):
+                total += weights.get(op, 1) * self.book.rule(op).own_cost(op, choice, self.mesh)
+        for v, layout in engine.layouts.items():
+            total += weights.get(v, 1) * self.costs.serve(v.type, layout, engine.wanted(v))
+        return total
