@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from .propagate import Engine
 
 
-def local_search(engine: Engine, block: Block) -> None:
-    """Moves ops so that the program gets cheaper, and lets the others follow."""
-    traffic = Traffic(engine.mesh)
+def local_search(engine: Engine, block: Block) -> bool:
+    """Moves ops so that the program gets cheaper, and lets the others follow. Whether any moved."""
+    traffic, found = Traffic(engine.mesh), False
     for moves in (joint_moves, region_moves):
         before, gain = engine.state(), moves(engine)
+        if not gain:
+            continue
         if gain < NEGLIGIBLE * engine.total():
             engine.restore(before)
             continue
@@ -34,5 +36,8 @@ def local_search(engine: Engine, block: Block) -> None:
         if prices(engine.mesh).hardware is None:
             followed, sent = engine.state(), traffic.sent(engine)
             engine.restore(before)
-            if sent <= traffic.sent(engine) + 1e-6:
-                engine.restore(followed)
+            if sent > traffic.sent(engine) + 1e-6:
+                continue
+            engine.restore(followed)
+        found = True
+    return found

@@ -53,6 +53,9 @@ PLANS = (
     (Round((SHARED, ALONE, PRESENT)),),
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
+REPEATED = (
+    3000  # ops of a program that repeats itself, up to which all of it is looked at for moves of regions
+)
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 UNPRICED = (*CONTROL_FLOW, *FIXED)  # ops without rules
 
@@ -91,6 +94,15 @@ class Propagate:
         self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None
     ) -> tuple[Engine, list[Layout | None]]:
         """The assignment of layouts, on the fused mesh if one is given, and those that the results were asked to have."""
+        engine, wanted = self.forwarded(module, fusion, book)
+        if self.sweeps:
+            self.search(engine, module)
+        return engine, wanted
+
+    def forwarded(
+        self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None
+    ) -> tuple[Engine, list[Layout | None]]:
+        """As `assigned`, by plain propagation."""
         main = module.main
         engine = Engine(module, fusion, book)
         returns = zip(main.body.returns, main.result_attrs, strict=True)
@@ -108,13 +120,25 @@ class Propagate:
         for value, layout in zip(main.body.returns, wanted, strict=True):
             if layout is not None:
                 engine.want(value, layout)
-        if self.sweeps:
-            short = shortened(engine, module)
-            if short:
-                adopt(engine, self.assigned(short.module, fusion, engine.book)[0], short.stand_ins)
-            else:
-                self.improve(engine, main.body, None if fusion else self.fused(module, engine.book))
         return engine, wanted
+
+    def search(self, engine: Engine, module: Module) -> None:
+        """Everything is decided again, on a shortened program where that serves."""
+        body, fusion, short = module.main.body, engine.fusion, shortened(engine, module)
+        if not short:
+            self.improve(engine, body, None if fusion else self.fused(module, engine.book))
+            local_search(engine, body)
+            return
+        found, _ = self.forwarded(short.module, fusion, engine.book)
+        self.improve(found, short.module.main.body, None if fusion else self.fused(short.module, engine.book))
+        adopt(engine, found, short.stand_ins)
+        if len(engine.choices) <= REPEATED:
+            local_search(engine, body)
+        elif local_search(found, short.module.main.body):
+            before, cost = engine.state(), engine.total()
+            adopt(engine, found, short.stand_ins)
+            if engine.total() > cost:  # what moved were not whole layers
+                engine.restore(before)
 
     def fused(self, module: Module, book: RuleBook) -> Assigned | None:
         """The assignment that is found with axes that belong together as one, if there are such axes."""
@@ -146,7 +170,6 @@ class Propagate:
             found.append((round(engine.total(), 3), engine.state()))
         if found:
             engine.restore(min(found, key=lambda x: x[0])[1])
-        local_search(engine, body)
 
 
 class Engine(Assignment):
