@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from jaxlib.mlir import ir
 from ..errors import SpmdError
 from .attributes import AttributeWriter
 from .constants import elements, matrix
-from .equal_slices import in_equal_slices
+from .cpu_forms import CpuForms
 from .graph import Op
 from .groups import device_groups, listed_pairs, mesh_axes_text, shift_pairs, strides, transfer_pairs
 from .mesh import Mesh
 from .optable import COMBINE
+
+_DIMS = ("dim", "split_dim", "concat_dim")
 
 
 class CollectiveWriter:
@@ -23,16 +26,16 @@ class CollectiveWriter:
     Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
     partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
 
-    slices: the operands of all-to-alls are written as `equal_slices`.
+    cpu: collectives are written in the forms of `CpuForms`.
     """
 
-    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, slices: bool = False):
+    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, cpu: bool = False):
         self.used = False
         self.pairs = 0  # of all permutes together
         self._mesh = mesh
         self._writer = writer
         self._compact = compact
-        self._slices = slices
+        self._cpu = cpu
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
         self._pairs: dict[tuple, tuple[ir.Attribute, int]] = {}
@@ -49,22 +52,46 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
-        name, attrs = f"stablehlo.{op.name}", self._attributes(op)
-        if self._slices and op.name == "all_to_all":
-            dim, count = op.attrs["split_dim"], self._mesh.axes_size(op.attrs["axes"])
-            operands = [in_equal_slices(x, dim, count, point, loc) for x in operands]
-        results = []
-        for operand, type in zip(operands, types, strict=True):
-            self._channel += 1
-            attrs["channel_handle"] = ir.Attribute.parse(
-                f"#stablehlo.channel_handle<handle = {self._channel}, type = 1>"
-            )
-            regions = 1 if "kind" in op.attrs else 0
-            made = ir.Operation.create(name, [type], [operand], attrs, None, regions, loc, point)
-            if regions:
-                self._reducer(made.regions[0], op, type, loc)
-            results.append(made.results[0])
-        return results
+        if self._cpu and op.name in ("all_gather", "reduce_scatter", "all_to_all"):
+            return [self._for_cpu(op, operand, point, loc) for operand in operands]
+        attrs = self._attributes(op)
+        return [self._write(op, attrs, x, type, point, loc) for x, type in zip(operands, types, strict=True)]
+
+    def _for_cpu(self, op: Op, operand: ir.Value, point: ir.InsertionPoint, loc: ir.Location) -> ir.Value:
+        forms, count = CpuForms(point, loc), self._mesh.axes_size(op.attrs["axes"])
+
+        def write(x: ir.Value, shape: Sequence[int], dim: int) -> ir.Value:
+            along = {key: dim for key in _DIMS if key in op.attrs}
+            moved = Op(op.name, op.operands, op.results, {**op.attrs, **along})
+            type = ir.RankedTensorType.get(shape, ir.RankedTensorType(x.type).element_type)
+            return self._write(op, self._attributes(moved), x, type, point, loc)
+
+        if op.name == "all_to_all":
+            split, concat = op.attrs["split_dim"], op.attrs["concat_dim"]
+            return forms.all_to_all(operand, split, concat, count, write)
+        emit = forms.all_gather if op.name == "all_gather" else forms.reduce_scatter
+        return emit(operand, op.attrs["dim"], count, write)
+
+    def _write(
+        self,
+        op: Op,
+        attrs: dict[str, ir.Attribute],
+        operand: ir.Value,
+        type: ir.Type,
+        point: ir.InsertionPoint,
+        loc: ir.Location,
+    ) -> ir.Value:
+        self._channel += 1
+        attrs["channel_handle"] = ir.Attribute.parse(
+            f"#stablehlo.channel_handle<handle = {self._channel}, type = 1>"
+        )
+        regions = 1 if "kind" in op.attrs else 0
+        made = ir.Operation.create(
+            f"stablehlo.{op.name}", [type], [operand], attrs, None, regions, loc, point
+        )
+        if regions:
+            self._reducer(made.regions[0], op, type, loc)
+        return made.results[0]
 
     def position(
         self, axes: tuple[str, ...], block: ir.Block, point: ir.InsertionPoint, loc: ir.Location

@@ -1,0 +1,102 @@
+"""Collectives as programs for CPUs have them."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+from spmd_compiler.ir.exporter import export_module
+from spmd_compiler.ir.graph import Block, Function, Module, Op, Value
+from spmd_compiler.ir.mesh import Mesh
+from spmd_compiler.ir.types import TensorType
+
+
+@pytest.fixture
+def eight_devices():
+    if jax.device_count() < 8:
+        pytest.skip("needs 8 virtual devices")
+
+
+def exchange(shape, split, concat, n):
+    """A module of one all-to-all over n devices."""
+    size = list(shape)
+    size[split] //= n
+    size[concat] *= n
+    x, y = Value(TensorType(shape, "f32")), Value(TensorType(tuple(size), "f32"))
+    op = Op(
+        "all_to_all", [x], [y], {"axes": ("a",), "split_dim": split, "concat_dim": concat, "cause": "test"}
+    )
+    return Module(Mesh([("a", n)]), {"main": Function("main", Block([x], [op], [y]))})
+
+
+def test_slices_only_where_they_help():
+    assert "dynamic_slice" in str(export_module(exchange((8, 8), 0, 1, 4), cpu=True))
+    for text in (
+        export_module(exchange((8, 8), 0, 1, 4)),
+        export_module(exchange((8, 8), 0, 1, 2), cpu=True),
+        export_module(exchange((0, 8), 0, 1, 4), cpu=True),
+    ):
+        assert "dynamic_slice" not in str(text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "source", "target"),
+    [
+        ((64, 48), P("a"), P(None, "a")),
+        ((24, 8), P(None, "a"), P("a")),
+        ((3, 16, 5, 8), P(None, None, None, "a"), P(None, "a")),
+        ((8, 13), P("a"), P(None, "a")),  # cut unevenly
+    ],
+)
+@pytest.mark.usefixtures("eight_devices")
+def test_xla_compiles_equal_slices(shape, source, target):
+    """Kernels that XLA shares have equal texts, but for names."""
+    mesh = spmd.create_mesh([("a", 8)])
+    cut = spmd.Layout([*target, *(None,) * (len(shape) - len(target))], mesh)
+    step = spmd.spmd_jit(lambda x: spmd.relayout(x, cut) + 1, mesh=mesh, in_layouts=(source,))
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    lowered = step.lower(x)
+    exchanges = [c.kind for c in lowered.collectives()].count("all_to_all")
+    compiled = lowered.compile()
+    np.testing.assert_array_equal(compiled(x), x + 1)
+    kernels = re.findall(r"^%?(?:fused|wrapped)[^\n]*\{\n(.*?)^\}", compiled.as_text(), re.M | re.S)
+    sliced = [re.sub(r"metadata=\{[^}]*\}|%[\w.-]+", "", k) for k in kernels if "dynamic-slice(" in k]
+    assert len(sliced) == 8 * exchanges and 0 < len(set(sliced)) <= 2 * exchanges
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_what_is_received_is_concatenated_where_it_stays():
+    """No transpose follows the all-to-all."""
+    mesh = spmd.create_mesh([("a", 8)])
+    step = spmd.spmd_jit(lambda x: x, mesh=mesh, in_layouts=(P("a"),), out_layouts=P(None, "a"))
+    text = step.lower(np.zeros((64, 48), np.float32)).compile().as_text()
+    assert " all-to-all(" in text and "transpose(" not in text and " copy(" not in text
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("axes", ["a", "b", ("b", "a")])
+@pytest.mark.parametrize("shape", [(8, 16, 8), (1, 16, 8), (5, 9, 12)])
+def test_gathers_and_scatters_along_any_dim(shape, axes, dim):
+    mesh = spmd.create_mesh([("a", 4), ("b", 2)])
+    spec = [None, None, None]
+    spec[dim] = axes
+    cut, whole = spmd.Layout(spec, mesh), spmd.Layout([None] * 3, mesh)
+    x = np.random.default_rng(0).integers(-9, 9, (16, *shape)).astype(np.float32)
+
+    def fun(x):
+        scattered = spmd.relayout(x.sum(0), cut)
+        return spmd.relayout(scattered * 2, whole), spmd.relayout(x.max(0), cut)
+
+    lowered = spmd.spmd_jit(fun, mesh=mesh, in_layouts=(P(axes),)).lower(x)
+    compiled = lowered.compile()
+    total, largest = compiled(x)
+    np.testing.assert_array_equal(total, 2 * x.sum(0))
+    np.testing.assert_array_equal(largest, x.max(0))
+    for line in compiled.as_text().splitlines():
+        if " all-gather(" in line or " reduce-scatter(" in line:
+            along = re.search(r"= \w+\[([\d,]*)\].*dimensions=\{(\d)\}", line)
+            assert along and set(along[1].split(",")[: int(along[2])]) <= {"1"}
