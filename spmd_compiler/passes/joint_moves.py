@@ -27,6 +27,8 @@ WAYS = 160  # to run one op, at most
 
 def joint_moves(engine: Engine) -> float:
     """Moves ops so that the program gets cheaper. Returns by how much."""
+    if sum(engine.mesh.axis_size(axis) > 1 for axis in engine.mesh.shape) < 2:
+        return 0.0
     ends = _ends(engine)
     return sum([_move(engine, op) for op in ends])
 

@@ -7,7 +7,7 @@ move of Boykov, Veksler and Zabih (2001), for layouts. Regions begin at the valu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Value
@@ -47,36 +47,50 @@ def region_moves(engine: Engine) -> float:
     around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
     left = min(ALL, max(MOST, NODES * len(engine.choices)))
     tried = set[frozenset[object]]()
-    for value in dear:
-        for region in _regions(around, value):
-            key = frozenset((node, id(move)) for node, move in region.items())
-            if not region or key in tried:
-                continue
-            tried.add(key)
-            paid = accept(engine, _best_part(around, region))
-            gain += paid
-            left -= 0 if paid > worthwhile else len(region)
-            if left < 0:
-                return gain
+    for region in _regions(around, dear):
+        key = frozenset((node, id(move)) for node, move in region.items())
+        if not region or key in tried:
+            continue
+        tried.add(key)
+        paid = accept(engine, _best_part(around, region))
+        gain += paid
+        left -= 0 if paid > worthwhile else len(region)
+        if left < 0:
+            break
     return gain
 
 
-def _regions(around: Around, value: Value) -> Iterator[Region]:
-    """What may move together to save a value's relayouts: an axis that these move, to where some user has it or to another
-    dim; or it changes places with another axis."""
+def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
+    """What may move together to save some values' relayouts: an axis that one of these moves goes to where some user has it,
+    changes places with another axis, or goes to another dim."""
     engine = around.engine
-    layouts = [engine.layouts[value], *engine.wanted(value)]
-    for axis in engine.mesh.shape:
-        suggested = dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
-        if len(suggested) == 1:
-            continue
-        for place in dict.fromkeys((*suggested, *range(value.type.rank))):
-            if isinstance(place, int):
-                for partials in (True, False) if place != NOWHERE else (True,):
-                    yield moved(around, value, axis, place, partials, MOST)
-        for other in engine.mesh.shape:
-            if other != axis and any(other in x.axes for x in layouts):
-                yield exchanged(around, value, axis, other, MOST)
+    for ways in (_to_users, _to_each_other, _to_other_dims):
+        for value in values:
+            layouts = [engine.layouts[value], *engine.wanted(value)]
+            for axis in engine.mesh.shape:
+                places = {x.placement.get(axis, NOWHERE) for x in layouts}
+                if len(places) > 1:
+                    yield from ways(around, value, axis, layouts)
+
+
+def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
+    for place in dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts):
+        if isinstance(place, int):
+            for partials in (True, False) if place != NOWHERE else (True,):
+                yield moved(around, value, axis, place, partials, MOST)
+
+
+def _to_each_other(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
+    for other in around.engine.mesh.shape:
+        if other != axis and any(other in x.axes for x in layouts):
+            yield exchanged(around, value, axis, other, MOST)
+
+
+def _to_other_dims(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
+    places = {x.placement.get(axis, NOWHERE) for x in layouts}
+    for place in range(value.type.rank):
+        if place not in places:
+            yield moved(around, value, axis, place, True, MOST)
 
 
 def _best_part(around: Around, region: Region) -> Region:
@@ -117,6 +131,9 @@ def _add_relayouts(
                     always[a] -= 1
                     stays.setdefault(a, set()).add(variables[user])
                     moves.setdefault(b, set()).add(variables[user])
+
+    if maker is None and not stays:
+        return
 
     def prices(*targets: Layout) -> list[float]:
         return [weight * engine.costs.relayout(value.type, *x) for x in zip(made, targets, strict=True)]
