@@ -86,9 +86,10 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
 
 def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
     atoms = sorted(src.axes | dst.axes)
-    primes = [p for a in atoms for p in _prime_pieces(mesh, a)]
-    if len(primes) > len(atoms) and len(primes) <= MAX_ATOMS and _needs_pieces(src, dst):
-        pieces = {a: tuple(_prime_pieces(mesh, a)) for a in atoms}
+    pieces = {a: tuple(_prime_pieces(mesh, a)) for a in atoms}
+    if sum(map(len, pieces.values())) > MAX_ATOMS:
+        pieces = {a: _pieces_like(mesh, a, atoms) for a in atoms}
+    if len(atoms) < sum(map(len, pieces.values())) <= MAX_ATOMS and _needs_pieces(src, dst):
         coarse = _search(type, src, dst, mesh)
         fine = _search(type, split(src, pieces), split(dst, pieces), mesh, coarse.cost)
         return min(coarse, fine, key=lambda p: (p.cost, len(p.steps)))
@@ -107,6 +108,13 @@ def _prime_pieces(mesh: Mesh, axis: str) -> list[str]:
         return [axis]
     first, rest = split_axis(mesh, axis, prime)
     return [first, *_prime_pieces(mesh, rest)]
+
+
+def _pieces_like(mesh: Mesh, axis: str, others: list[str]) -> tuple[str, ...]:
+    """The axis cut once, so that its major piece has the size of another axis: the two can trade places then."""
+    size = mesh.axis_size(axis)
+    like = [n for n in map(mesh.axis_size, others) if 1 < n < size and size % n == 0]
+    return split_axis(mesh, axis, max(like)) if like else (axis,)
 
 
 def split(layout: Layout, pieces: dict[str, tuple[str, ...]]) -> Layout:

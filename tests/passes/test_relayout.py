@@ -131,6 +131,16 @@ def test_larger_blocks_move_at_once(mesh, source, target, kinds):
     np.testing.assert_array_equal(step(x), x)
 
 
+@pytest.mark.parametrize(("a", "b"), [(4, 16), (16, 4), (2, 32)])
+def test_axes_of_different_sizes_that_trade_places(a, b):
+    """A permute of the block and an all-to-all over what one axis is larger by, also where that is cut into many primes."""
+    mesh = spmd.create_mesh([("a", a), ("b", b)], abstract=True)
+    source, target = Layout((("b",), ("a",))), Layout((("a",), ("b",)))
+    for ends in ((source, target), (target, source)):
+        steps = plan(TensorType((128, 128), "f32"), *ends, mesh).steps
+        assert sorted(s.kind for s in steps) == ["all_to_all", "collective_permute"]
+
+
 def test_partials_are_scattered_where_the_sum_is_wanted_in_shards():
     def kinds(target):
         type = TensorType((64, 64), "f32")
