@@ -28,6 +28,9 @@ def _lacking(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> fl
         return 0.0
     summed = [a for a, kind in source.partial if (a, kind) not in target.partial]
     if summed:
+        sizes = zip(type.shape, source.dims, target.dims, strict=True)
+        if any(size % mesh.axes_size(axes) for size, *ends in sizes for axes in ends):
+            return 1.0  # an all-reduce of what there is may send less than scattering the padding would
         return _to_reduce(mesh, summed, target)
     have = 1.0  # of the devices that are first on the axes of new partials: these hold everything, the others nothing
     blocks = bool(source.blocks or target.blocks)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import spmd_compiler as spmd
@@ -72,6 +72,13 @@ def test_no_step_is_larger_than_the_larger_end(case):
 
 
 @settings(max_examples=300, deadline=None)
+@example(
+    (
+        MESHES[1],
+        (1,),
+        [spmd.Layout([None], MESHES[1], partial={"a": "sum"}), spmd.Layout([("a", "b")], MESHES[1])],
+    )
+)
 @given(cases(sizes=[0, 1, 3, 5, 8, 12, 32]))
 def test_the_bound_is_below_every_plan(case):
     mesh, shape, chain = case
