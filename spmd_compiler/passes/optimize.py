@@ -1,7 +1,8 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
 collectives that can run together are combined; matrix products that wait for large ones become rings. Loops end on each
-device by itself where they may; starts of slices that XLA would misread are clamped, reductions that it lacks written otherwise,
-collectives written as the TPU's compiler keeps them, and ops ordered so that they run while collectives do."""
+device by itself where they may; arguments are exchanged before they are computed with; starts of slices that XLA would
+misread are clamped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops
+ordered so that they run while collectives do."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
 from .combine import BUCKET, combine_collectives
+from .exchange_first import exchange_first
 from .hardware import Hardware
 from .independent_loops import free_loops
 from .rings import make_rings
@@ -33,6 +35,8 @@ class Optimize:
 
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
+        if exchange_first(module.main.body, module.mesh):
+            module = Simplify()(module)
         join_barriers(module.main.body)
         free_loops(module.main.body)
         # where large all-reduces can run while the device computes, each goes as soon as it can
