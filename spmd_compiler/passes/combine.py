@@ -19,19 +19,27 @@ from ..ir.optable import COLLECTIVES, is_pure
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import reads
+from .hardware import Hardware
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
 BUCKET = 30 * 1024 * 1024  # bytes of the operands of one all-reduce: what XLA for GPUs combines
+LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
 
-Group = tuple[
-    int, list[Op]
-]  # the position in a block before which to run, and collectives that can run there together
+# the place in a block before which to run, and collectives that can run there together
+Group = tuple[int, list[Op]]
 KeyOf = Callable[[Op], Any]  # what collectives must share to go together; None for all other ops
 Emit = Callable[
     [Builder, list[Op], tuple[str, ...]], dict[Value, Value]
 ]  # emits one for all: what replaces their results
 
 _COMBINED = re.compile(r"(\d+) combined; ")
+
+
+def bucket_size(hardware: Hardware | None) -> int:
+    """Bytes of the operands of one all-reduce."""
+    if hardware is None or not hardware.asynchronous:
+        return BUCKET
+    return min(BUCKET, int(LATENCIES * hardware.link_latency * hardware.link_bandwidth))
 
 
 def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:

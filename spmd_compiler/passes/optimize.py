@@ -13,7 +13,7 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
-from .combine import BUCKET, combine_collectives
+from .combine import bucket_size, combine_collectives
 from .exchange_first import exchange_first
 from .hardware import Hardware
 from .independent_loops import free_loops
@@ -39,8 +39,7 @@ class Optimize:
             module = Simplify()(module)
         join_barriers(module.main.body)
         free_loops(module.main.body)
-        # where large all-reduces can run while the device computes, each goes as soon as it can
-        combine_collectives(module.main.body, module.mesh, BUCKET if self.hardware is None else 0)
+        combine_collectives(module.main.body, module.mesh, bucket_size(self.hardware))
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)

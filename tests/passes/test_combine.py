@@ -2,7 +2,8 @@
 
 from spmd_compiler import ir
 from spmd_compiler.ir.verify import verify
-from spmd_compiler.passes.combine import combine_collectives
+from spmd_compiler.passes.combine import BUCKET, bucket_size, combine_collectives
+from spmd_compiler.passes.hardware import PRESETS
 
 CHAINS = """mesh {a=2, b=2}
 func @main(%x: f32[4] {-}, %y: f32[8] {-}, %z: f32[2] {-}) -> (f32[4] {-}, f32[8] {-}, f32[2] {-}) {
@@ -93,3 +94,8 @@ def test_the_cause_counts_all():
     (reduce,) = (op for op in module.walk() if op.name == "all_reduce")
     assert len(reduce.operands) == 2  # the small ones are packed
     assert reduce.attrs["cause"] in ("3 combined; add needs it", "3 combined; the result leaves")
+
+
+def test_buckets_are_small_where_sending_can_be_hidden():
+    assert bucket_size(None) == bucket_size(PRESETS["cpu"]) == BUCKET
+    assert bucket_size(PRESETS["tpu-v5p"]) < bucket_size(PRESETS["h100-nvlink"]) < BUCKET
