@@ -1,28 +1,27 @@
-"""Least cost of variables that are 0 or 1, with costs of single ones and of pairs, as a minimum cut (Boykov, Veksler and
-Zabih 2001; Kolmogorov and Zabih 2004), found by blocking flows (Dinic 1970)."""
+"""Least cost of variables that are 0 or 1, with costs of single ones and of pairs, as a minimum cut (Kolmogorov and Zabih
+2004), found by networkx with the algorithm of Boykov and Kolmogorov (2004)."""
 
 from __future__ import annotations
 
-import math
-from collections import deque
+import networkx as nx
+from networkx.algorithms.flow import boykov_kolmogorov
 
-NOTHING = 1e-6  # of a capacity that is left
-SOURCE, SINK = 0, 1
+SOURCE, SINK = -1, -2
+PRECISION = 1000  # capacities are whole numbers: what is left of one must be nothing or something
 
 
 class MinCut:
     """A variable is 1 on the sink's side."""
 
     def __init__(self) -> None:
-        self.heads: list[int] = []  # per edge; its reverse is the next one, or the one before
-        self.left: list[float] = []  # capacity
-        self.edges: list[list[int]] = [[], []]  # per node
-        self.costs: list[float] = [0.0, 0.0]  # of 1 rather than 0
+        self.graph = nx.DiGraph()
+        self.graph.add_nodes_from((SOURCE, SINK))
+        self.costs: list[float] = []  # of 1 rather than 0
 
     def variable(self) -> int:
-        self.edges.append([])
         self.costs.append(0.0)
-        return len(self.edges) - 1
+        self.graph.add_node(len(self.costs) - 1)
+        return len(self.costs) - 1
 
     def one(self, variable: int, cost: float) -> None:
         """Being 1 costs that, beside being 0."""
@@ -30,71 +29,21 @@ class MinCut:
 
     def ordered(self, low: int, high: int, cost: float) -> None:
         """`low` being 0 while `high` is 1 costs that."""
-        if cost > NOTHING:
-            for a, b, capacity in ((low, high, cost), (high, low, 0.0)):
-                self.edges[a].append(len(self.heads))
-                self.heads.append(b)
-                self.left.append(capacity)
+        capacity, edge = round(PRECISION * cost), self.graph.get_edge_data(low, high)
+        if edge is None:
+            self.graph.add_edge(low, high, capacity=capacity)
+        elif "capacity" in edge:
+            edge["capacity"] += capacity
 
     def never(self, low: int, high: int) -> None:
         """If `high` is 1, so is `low`."""
-        self.ordered(low, high, math.inf)
+        self.graph.add_edge(low, high)
+        self.graph[low][high].pop("capacity", None)  # an edge without one can't be cut
 
     def solve(self) -> list[bool]:
-        """Per variable, by the numbers that `variable` gave, whether it is 1. Where both serve alike it is 0."""
+        """Per variable whether it is 1. Where both serve alike it is 0."""
         for n, cost in enumerate(self.costs):
-            self.ordered(*((SOURCE, n, cost) if cost > 0 else (n, SINK, -cost)))
-        while (levels := self._levels())[SINK] >= 0:
-            unused = [0] * len(self.edges)
-            while self._augment(levels, unused):
-                pass
-        # what still reaches the sink has to be 1; all else may be 0
-        ones = [False] * len(self.edges)
-        ones[SINK] = True
-        todo = [SINK]
-        while todo:
-            for e in self.edges[todo.pop()]:
-                n = self.heads[e]
-                if not ones[n] and self.left[e ^ 1] > NOTHING:
-                    ones[n] = True
-                    todo.append(n)
-        return ones
-
-    def _levels(self) -> list[int]:
-        """How far from the source each node is, over edges with capacity left; -1: out of reach."""
-        levels = [-1] * len(self.edges)
-        levels[SOURCE] = 0
-        todo = deque([SOURCE])
-        while todo:
-            n = todo.popleft()
-            for e in self.edges[n]:
-                m = self.heads[e]
-                if levels[m] < 0 and self.left[e] > NOTHING:
-                    levels[m] = levels[n] + 1
-                    todo.append(m)
-        return levels
-
-    def _augment(self, levels: list[int], unused: list[int]) -> bool:
-        """Sends flow along one path of rising levels; `unused`: per node the first edge that may still lead on."""
-        path, n = list[int](), SOURCE
-        while n != SINK:
-            edges, k = self.edges[n], unused[n]
-            while k < len(edges):
-                e = edges[k]
-                if self.left[e] > NOTHING and levels[self.heads[e]] == levels[n] + 1:
-                    break
-                k += 1
-            unused[n] = k
-            if k < len(edges):
-                path.append(edges[k])
-                n = self.heads[edges[k]]
-            elif not path:
-                return False
-            else:
-                n = self.heads[path.pop() ^ 1]
-                unused[n] += 1
-        flow = min([self.left[e] for e in path])
-        for e in path:
-            self.left[e] -= flow
-            self.left[e ^ 1] += flow
-        return True
+            if cost:
+                self.ordered(*((SOURCE, n, cost) if cost > 0 else (n, SINK, -cost)))
+        _, (_, ones) = nx.minimum_cut(self.graph, SOURCE, SINK, flow_func=boykov_kolmogorov)
+        return [n in ones for n in range(len(self.costs))]
