@@ -1,5 +1,5 @@
 """Collectives in the forms that XLA's TPU compiler keeps. In others it makes all-reduces of them, which send twice
-as much or more. Found by compiling for v4, v5e and v6e with libtpu 0.0.42:
+as much or more. Found by compiling for v4, v5e and v6e with libtpu 0.0.42, and for v5e with 0.0.52:
 
 * A reduce-scatter stays one if its numbers are f32 or bf16 and each device's part is an even number of tiles of 8 x 128. How
   the compiler lays the dims of an array out is not ours to say, but one of shape [devices, 16 k, many] it tiles by
