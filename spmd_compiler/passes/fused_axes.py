@@ -96,7 +96,7 @@ class _Straddles(Exception):
 
 def fusion_of(module: Module) -> Fusion | None:
     """The axes of the module's mesh that belong together; None if there are none."""
-    given = list(_given(module))
+    given = list(given_layouts(module))
     mesh = module.mesh
     if any(PER_DEVICE.intersection(op.attrs) for op in module.walk()):
         return None
@@ -115,7 +115,7 @@ def fusion_of(module: Module) -> Fusion | None:
     return Fusion(bundles, fused, mesh)
 
 
-def _given(module: Module) -> Iterator[Layout]:
+def given_layouts(module: Module) -> Iterator[Layout]:
     """What the user's layouts say of arguments, results and constraints, and what of it an array can have."""
     main, mesh = module.main, module.mesh
     values = [*main.body.args, *(v for op in module.walk() if op.name == "relayout" for v in op.results)]

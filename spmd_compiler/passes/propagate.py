@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,9 +23,11 @@ from ..ir.optable import CONTROL_FLOW
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
+from .cost import prices
 from .dynamic import FIXED, View, improve
 from .exact import solve
 from .fused_axes import Assigned, Fusion, fusion_of
+from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
 from .loops import assign_branches, assign_loop, assign_manual
@@ -33,6 +36,7 @@ from .relayout import nesting, refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
 from .shortening import adopt, shortened
+from .traffic import Traffic
 
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
@@ -100,15 +104,20 @@ class Propagate:
         return engine, wanted
 
     def forwarded(
-        self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None
+        self,
+        module: Module,
+        fusion: Fusion | None = None,
+        book: RuleBook | None = None,
+        seen: Mapping[Value, Layout] | None = None,
     ) -> tuple[Engine, list[Layout | None]]:
-        """As `assigned`, by plain propagation."""
+        """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have."""
         main = module.main
         engine = Engine(module, fusion, book)
         returns = zip(main.body.returns, main.result_attrs, strict=True)
         wanted = [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
         for value in main.body.args:
-            engine.layouts[value] = engine.given(value.layout) or Layout.replicated(value.type.rank)
+            layout = (seen or {}).get(value, value.layout)
+            engine.layouts[value] = engine.given(layout) or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
         engine.forward(main.body)
@@ -127,10 +136,12 @@ class Propagate:
         body, fusion, short = module.main.body, engine.fusion, shortened(engine, module)
         if not short:
             self.improve(engine, body, None if fusion else self.fused(module, engine.book))
+            self.spread(engine, module)
             local_search(engine, body)
             return
         found, _ = self.forwarded(short.module, fusion, engine.book)
         self.improve(found, short.module.main.body, None if fusion else self.fused(short.module, engine.book))
+        self.spread(found, short.module)
         adopt(engine, found, short.stand_ins)
         if len(engine.choices) <= REPEATED:
             local_search(engine, body)
@@ -170,6 +181,20 @@ class Propagate:
             found.append((round(engine.total(), 3), engine.state()))
         if found:
             engine.restore(min(found, key=lambda x: x[0])[1])
+
+    def spread(self, engine: Engine, module: Module) -> None:
+        """What is found from arguments on axes that are idle, if that is cheaper, and sends no more."""
+        seen = {} if engine.fusion else on_idle_axes(module)
+        if not seen:
+            return
+        other, _ = self.forwarded(module, None, engine.book, seen)
+        self.improve(other, module.main.body, None)
+        before, cost, traffic = engine.state(), engine.total(), Traffic(engine.mesh)
+        sent = traffic.sent(engine)
+        engine.restore(other.state()._replace(ends={}, number=engine.memory.number("idle axes")))
+        improve(engine, module.main.body, (PRESENT,))
+        if engine.total() >= cost or (prices(engine.mesh).hardware is None and traffic.sent(engine) > sent):
+            engine.restore(before)
 
 
 class Engine(Assignment):
