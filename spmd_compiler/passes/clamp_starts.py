@@ -1,7 +1,8 @@
 """Clamps the starts of dynamic slices that are sliced dynamically again, as their definition does anyway.
 
 XLA makes one slice of the two, from the sum of their starts, and clamps the first start only so far that the smaller slice
-fits: one that was out of range then reads from the wrong place (openxla/xla#49122, also on one device).
+fits: one that was out of range then reads from the wrong place (openxla/xla#49122, also on one device). On CPU an all-to-all
+is such slices too (`ir.cpu_forms`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ def clamp_starts(block: Block, mesh: Mesh) -> None:
         for region in op.regions:
             clamp_starts(region, mesh)
     sliced = {op.operands[0] for op in block.ops if op.name == "dynamic_slice"}
+    sliced.update(v for op in block.ops if op.name == "all_to_all" for v in op.operands)
     new: list[Op] = []
     for op in block.ops:
         if op.name == "dynamic_slice" and op.results[0] in sliced:
