@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..ir.graph import Value
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 DEAR = 0.005  # of a program's cost, from which part on a value's relayouts are looked at
 NEGLIGIBLE = 1e-4  # of a program's cost: a gain that is not worth looking at what follows

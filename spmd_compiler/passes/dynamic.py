@@ -27,7 +27,7 @@ from .proposal import Node, accept
 from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
 FIXED = ("manual_computation", "relayout")

@@ -33,7 +33,7 @@ from .proposal import Node
 from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 WAYS = 160  # to run one op, at most; more are not tried
 SHARED = 3  # users from which on each of them pays a share of what costs next to nothing

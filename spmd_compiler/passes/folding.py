@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ..ir.graph import Block, Op, Value
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 REACH = 12  # ops before and after one that have to be alike too
 

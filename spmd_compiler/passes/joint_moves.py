@@ -19,7 +19,7 @@ from .proposal import take
 from .rules.base import Choice
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 VALUES = 8  # whose relayouts are looked at
 WAYS = 160  # to run one op, at most

@@ -8,7 +8,7 @@ from ..ir.graph import Block, Loc, Op, Value
 from ..ir.layout import Layout
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 
 def legalise(engine: Engine, body: Block, wanted: list[Any]) -> Block:

@@ -17,7 +17,7 @@ from .region_moves import region_moves
 from .traffic import Traffic
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 
 def local_search(engine: Engine, block: Block) -> bool:

@@ -16,7 +16,7 @@ from ..ir.optable import CONTROL_FLOW
 from .rules.base import Choice
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 ROUNDS = 6  # of the fixed point; each carry changes at most twice, nearly all settle in two rounds
 

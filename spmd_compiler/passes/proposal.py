@@ -10,7 +10,7 @@ from ..ir.layout import Layout
 from .rules.base import Choice
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 Node = (
     Op | tuple[Op, int]

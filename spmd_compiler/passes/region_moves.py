@@ -29,7 +29,7 @@ from .regions import (
 )
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 VALUES = 4  # at which regions begin
 LOOKED_AT = 12  # values, from which these are picked

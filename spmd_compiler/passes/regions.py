@@ -20,7 +20,7 @@ from .proposal import Node
 from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 NOWHERE = -1  # no dim
 Region = dict[Node, Choice | Layout]  # what would move, and to what

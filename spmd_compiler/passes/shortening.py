@@ -19,7 +19,7 @@ from ..ir.optable import CONTROL_FLOW
 from .dynamic import FIXED
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 LARGE = 1500  # ops of a program that is worth it
 ENDS = 2  # parts of a row that stay at its begin and at its end

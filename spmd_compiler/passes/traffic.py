@@ -11,7 +11,7 @@ from .cost import USUAL
 from .rules.table import RuleBook
 
 if TYPE_CHECKING:
-    from .propagate import Engine
+    from .engine import Engine
 
 BYTES = replace(USUAL, message=1.0, touch=0.0, flop=0.0)  # of equal plans, the one with fewer messages
 

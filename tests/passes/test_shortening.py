@@ -12,7 +12,8 @@ from jax.sharding import PartitionSpec as P
 import spmd_compiler as spmd
 from spmd_compiler import ir
 from spmd_compiler.passes import cost, propagate, shortening
-from spmd_compiler.passes.propagate import Engine, Propagate
+from spmd_compiler.passes.engine import Engine
+from spmd_compiler.passes.propagate import Propagate
 from spmd_compiler.passes.simplify import Simplify
 
 MESH = spmd.create_mesh({"data": 2, "model": 4})

@@ -75,7 +75,7 @@ def take_along(b: Builder, value: Value, where: Value) -> Value:
         "start_indices_batching_dims": batch,
         "start_index_map": (last,),
         "index_vector_dim": last + 1,
-        "slice_sizes": (1,) * (last + 1),
+        "slice_sizes": (*(min(1, n) for n in where.type.shape[:-1]), 1),
     }
     return b.op("gather", [value, where], TensorType(where.type.shape, value.type.dtype), attrs)
 

@@ -1,0 +1,240 @@
+"""The engine: an assignment of layouts with what its making and its improvement need."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..ir.graph import Block, Module, Op, Value
+from ..ir.layout import Layout, canonical, even_part
+from ..ir.mesh import Mesh
+from ..ir.optable import CONTROL_FLOW
+from ..ir.trips import trip_count
+from ..ir.types import Type
+from .assignment import Assignment
+from .dynamic import FIXED
+from .fused_axes import Fusion
+from .loops import assign_branches, assign_loop, assign_manual
+from .memo import Memory, Table
+from .relayout import nesting, refine
+from .rules.base import Choice, In, Out
+from .rules.table import RuleBook
+
+UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
+UNPRICED = (*CONTROL_FLOW, *FIXED)  # ops without rules
+
+
+class State(NamedTuple):
+    """An assignment while it is improved; `ends`, `number`: see `Memory`."""
+
+    layouts: dict[Value, Layout]
+    choices: dict[Op, Choice]
+    demands: dict[Value, dict[Layout, int]]
+    ends: dict[Any, list[Table]]
+    number: int
+
+
+class Engine(Assignment):
+    """Chooses layouts block by block. The tables of `Assignment` are keyed by the values and ops of the input module."""
+
+    def __init__(self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None):
+        super().__init__(fusion.mesh if fusion else module.mesh)
+        self.fusion = fusion
+        self.book = book or RuleBook()
+        self._trips: dict[Op, int] = {}
+        self.fallbacks: dict[Op, None] = {}
+        self.free_args: set[Value] = set()
+        self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
+        self.memory = Memory()
+        self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
+        self.free_results: set[Value] = set()  # results that leave in the layout that they have
+
+    # ------------------------------------------------------------------------------------------ forward
+    def forward(self, block: Block) -> None:
+        layouts = self.layouts
+        for op in block.ops:
+            name = op.name
+            if name == "constant" and op.results[0].type.rank == 0:
+                self.book.scalars[op.results[0]] = op.attrs["value"]
+            if name == "while":
+                assign_loop(self, op)
+                continue
+            if name in ("case", "if"):
+                assign_branches(self, op)
+                continue
+            if name == "manual_computation":
+                assign_manual(self, op)
+                continue
+            if name == "relayout":
+                self._fixed(op)
+                continue
+            rule = self.book.rule(op)
+            ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
+            choice = rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results]))
+            self.choices[op] = choice
+            for v, layout in zip(op.results, choice.results, strict=True):
+                layouts[v] = layout
+            for v, layout in zip(op.operands, choice.demands, strict=True):
+                self.want(v, layout)
+            if op.regions:
+                self._scalar_region(op)
+
+    def given(self, layout: Layout | None) -> Layout | None:
+        """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""
+        if layout is None:
+            return None
+        mesh = self.fusion.fine if self.fusion else self.mesh
+        layout = layout.drop([a for a in layout.axes if mesh.axis_size(a) == 1])
+        return self.fusion.fuse(layout) if self.fusion else layout
+
+    def stored(self, value: Value, layout: Layout | None) -> Layout | None:
+        """The layout of an argument or a result of the program, outside of which a JAX array can have only the even part."""
+        return layout and even_part(layout, value.type, self.mesh)
+
+    def _others(self, value: Value) -> tuple[Layout, ...]:
+        users = self.demands.get(value)
+        if not users:
+            return ()
+        layout = self.layouts[value]
+        return tuple([x for x in users if x is not layout])
+
+    def _fixed(self, op: Op) -> None:
+        """A relayout that the user wrote: its layout is given."""
+        layout = self.given(op.results[0].layout)
+        assert layout is not None
+        if opened := op.attrs.get("open"):
+            layout = _fill_open(layout, self.layouts[op.operands[0]], opened, op.results[0].type, self.mesh)
+        self.choices[op] = Choice((layout,), (layout,))
+        self.layouts[op.results[0]] = layout
+        self.want(op.operands[0], layout)
+
+    def _scalar_region(self, op: Op) -> None:
+        """Reducers and comparators: scalars, the same on every device."""
+        for region in op.regions:
+            for value in region.args:
+                self.layouts[value] = Layout.replicated(value.type.rank)
+            for inner in region.walk():
+                for value in inner.results:
+                    self.layouts[value] = Layout.replicated(value.type.rank)
+
+    def wanted(self, value: Value) -> tuple[Layout, ...]:
+        wanted = super().wanted(value)
+        if value in self.free_results:
+            wanted = (*wanted, self.free_result(value.type, self.layouts[value]))
+        return wanted
+
+    def free_result(self, type: Type, layout: Layout) -> Layout:
+        """The layout in which a result leaves that the user left to us."""
+        if not type.size:  # JAX can't read arrays without elements in shards
+            return Layout.replicated(type.rank)
+        if layout.partial:
+            _, layout = self.costs.resolve(type, layout)
+        if not self.costs.even_on(type, layout):
+            dims = tuple(
+                axes if type.shape[d] % self.mesh.axes_size(axes) == 0 else ()
+                for d, axes in enumerate(layout.dims)
+            )
+            layout = Layout(dims)
+        return layout
+
+    # ------------------------------------------------------------------------------------------ improvement
+    def state(self) -> State:
+        """What changes while the assignment is improved."""
+        demands = {v: dict(users) for v, users in self.demands.items()}
+        return State(
+            dict(self.layouts), dict(self.choices), demands, dict(self.memory.ends), self.memory.state
+        )
+
+    def restore(self, state: State) -> None:
+        self.layouts, self.choices = dict(state.layouts), dict(state.choices)
+        self.demands = {v: dict(users) for v, users in state.demands.items()}
+        self.memory.ends, self.memory.state = dict(state.ends), state.number
+
+    def total(self) -> float:
+        """The cost of the program."""
+        weights, cost = self.weights, 0.0
+        for op, choice in self.choices.items():
+            if op.name not in UNPRICED:
+                cost += weights.get(op, 1) * self.own_cost(op, choice)
+        for v, layout in self.layouts.items():
+            cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
+        return cost
+
+    def change(self, node: Op | tuple[Op, int], new: Choice | Layout) -> None:
+        """Replaces the choice of an op, or the layout of one carry of a loop or result of a branching."""
+        if isinstance(node, tuple):
+            assert isinstance(new, Layout)
+            self._change_carry(*node, new)
+            return
+        assert isinstance(new, Choice)
+        for v, layout in zip(node.operands, self.choices[node].demands, strict=True):
+            self.unwant(v, layout)
+        self.choices[node] = new
+        for v, layout in zip(node.operands, new.demands, strict=True):
+            self.want(v, layout)
+        for v, layout in zip(node.results, new.results, strict=True):
+            self.layouts[v] = layout
+
+    def _change_carry(self, op: Op, i: int, new: Layout) -> None:
+        choice = self.choices[op]
+        old = choice.results[i]
+        results = (*choice.results[:i], new, *choice.results[i + 1 :])
+        self.choices[op] = choice._replace(results=results)
+        self.layouts[op.results[i]] = new
+        if op.name == "while":
+            self.choices[op] = choice._replace(demands=results, results=results)
+            self.unwant(op.operands[i], old)
+            self.want(op.operands[i], new)
+            for region in op.regions:
+                self.layouts[region.args[i]] = new
+        for region in op.regions[op.name == "while" :]:
+            self.unwant(region.returns[i], old)
+            self.want(region.returns[i], new)
+
+    def carried(self, op: Op, i: int) -> list[Value]:
+        """The values that have, or must be brought to, the layout of a carry or of a branch's result."""
+        values = [op.results[i], *(region.returns[i] for region in op.regions[op.name == "while" :])]
+        if op.name == "while":
+            values += [op.operands[i], *(region.args[i] for region in op.regions)]
+        return values
+
+    def trips(self, op: Op) -> int:
+        """Iterations of a loop; a guess where they depend on data."""
+        if op not in self._trips:
+            self._trips[op] = trip_count(op) or UNKNOWN_TRIPS
+        return self._trips[op]
+
+    def weigh(self, block: Block, weight: int) -> None:
+        """Records how often what is inside loops runs."""
+        for op in block.ops:
+            if op.name in CONTROL_FLOW:
+                inner = weight * self.trips(op) if op.name == "while" else weight
+                for region in op.regions:
+                    self.weigh(region, inner)
+            if weight > 1:
+                self.weights[op] = weight
+                self.weights.update(dict.fromkeys(op.results, weight))
+        if weight > 1:
+            self.weights.update(dict.fromkeys(block.args, weight))
+
+    def own_cost(self, op: Op, choice: Choice) -> float:
+        """Work and messages of the op itself."""
+        return self.book.rule(op).own_cost(op, choice, self.mesh)
+
+    def settle_args(self, block: Block) -> None:
+        """Arguments whose layout the compiler may choose get the one that most of their users want."""
+        for value in self.free_args:
+            wanted = [x for x in self.wanted(value) if not x.partial and self.costs.even_on(value.type, x)]
+            if wanted:
+                costs = [self.costs.serve(value.type, x, self.wanted(value)) for x in wanted]
+                best = wanted[costs.index(min(costs))]
+                if min(costs) < self.costs.serve(value.type, self.layouts[value], self.wanted(value)):
+                    self.layouts[value] = best
+
+
+def _fill_open(layout: Layout, source: Layout, opened: tuple[int, ...], type: Type, mesh: Mesh) -> Layout:
+    """On dims that a constraint leaves open, the value stays as it comes."""
+    layout, source = refine(nesting((layout, source), mesh), mesh)
+    for dim in opened:
+        if not layout.dims[dim] and not layout.axes.intersection(source.dims[dim]):
+            layout = layout.with_dim(dim, source.dims[dim], source.blocks[dim] if source.blocks else 0)
+    return canonical(layout, type, mesh)
