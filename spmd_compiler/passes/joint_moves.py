@@ -61,7 +61,7 @@ def _move(engine: Engine, op: Op) -> float:
 
 
 def _ways(engine: Engine, op: Op) -> Iterator[Choice]:
-    """The other ways to run an op over all axes that something around it has."""
+    """The other ways to run an op over all axes that something around it has, also with those of a dim turned round."""
     now = engine.choices[op]
     around = [*now.demands, *now.results, *(engine.layouts[v] for v in op.operands)]
     around += [x for v in op.results for x in engine.wanted(v)]
@@ -75,6 +75,11 @@ def _ways(engine: Engine, op: Op) -> Iterator[Choice]:
             for way in list(found.values())[:WAYS]:
                 for x in rule.variants(op, way, axis, kinds, engine.mesh):
                     found.setdefault((x.demands, x.results), x)
+    for way in list(found.values())[:WAYS]:
+        if any(len(axes) > 1 for x in (*way.demands, *way.results) for axes in x.dims):
+            turned = rule.way(way.order[::-1], way.picks[::-1], op.operands, op.results, engine.mesh)
+            if turned is not None:
+                found.setdefault((turned.demands, turned.results), turned)
     yield from list(found.values())[1:]
 
 
