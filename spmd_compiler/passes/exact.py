@@ -220,7 +220,11 @@ class _Exact:
                 self.complete = False
                 break
             found = list(more.values())
-        return found
+        more = {(w.demands, w.results): w for w in found}
+        for way in found:
+            if (turned := rule.turned(op, way, self.mesh)) is not None and len(more) < WAYS:
+                more.setdefault((turned.demands, turned.results), turned)
+        return list(more.values())
 
     def loop(self, op: Op) -> None:
         """Carries of a while loop, results of a branching: a layout each, in which they enter, stay and leave."""

@@ -76,10 +76,8 @@ def _ways(engine: Engine, op: Op) -> Iterator[Choice]:
                 for x in rule.variants(op, way, axis, kinds, engine.mesh):
                     found.setdefault((x.demands, x.results), x)
     for way in list(found.values())[:WAYS]:
-        if any(len(axes) > 1 for x in (*way.demands, *way.results) for axes in x.dims):
-            turned = rule.way(way.order[::-1], way.picks[::-1], op.operands, op.results, engine.mesh)
-            if turned is not None:
-                found.setdefault((turned.demands, turned.results), turned)
+        if (turned := rule.turned(op, way, engine.mesh)) is not None:
+            found.setdefault((turned.demands, turned.results), turned)
     yield from list(found.values())[1:]
 
 

@@ -307,6 +307,12 @@ class Rule:
                     found[f] = local_block(x.layout, d, x.type.shape[d], mesh)
         return tuple(found.items())
 
+    def turned(self, op: Op, choice: Choice, mesh: Mesh) -> Choice | None:
+        """The choice with the axes on each dim in the other order; None if no dim has several."""
+        if all(len(axes) < 2 for x in (*choice.demands, *choice.results) for axes in x.dims):
+            return None
+        return self.way(choice.order[::-1], choice.picks[::-1], op.operands, op.results, mesh)
+
     def variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
     ) -> tuple[Choice, ...]:
