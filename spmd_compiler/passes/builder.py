@@ -128,6 +128,13 @@ class Builder:
         type = TensorType(shape, value.type.dtype)
         return self.op("transpose", [value], type, {"permutation": tuple(order)})
 
+    def side_by_side(self, blocks: Value, dim: int) -> Value:
+        """Blocks along a first dim of their own, one behind the other along what is dim `dim` of each."""
+        count, *shape = blocks.type.shape
+        order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))
+        whole = (*shape[:dim], count * shape[dim], *shape[dim + 1 :])
+        return self.reshape(self.transpose(blocks, order), whole)
+
     def iota(self, type: TensorType, dim: int) -> Value:
         key = ("iota", type, dim)
         hit = self._memo.get(key)

@@ -219,8 +219,7 @@ def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value,
     for op, part in zip(ops, parts, strict=True):
         dim, shape = op.attrs["dim"], op.operands[0].type.shape
         stacked = b.reshape(part, (n, *shape))
-        order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))
-        out[op.results[0]] = b.reshape(b.transpose(stacked, order), op.results[0].type.shape)
+        out[op.results[0]] = b.side_by_side(stacked, dim)
     return out
 
 

@@ -36,15 +36,12 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     """The cheapest plan from `source` to `target`; memoised on the mesh."""
     if source is target:
         return EMPTY
-    cache = mesh.cache.get("plans")
-    if cache is None:
-        cache = mesh.cache["plans"] = {}
-    key = (type, source, target)
-    hit = cache.get(key)
-    if hit is None:
-        hit = cache[key] = _plan(type, source, target, mesh)
-        mesh.cache.setdefault("bounds", {})[key] = hit.cost
-    return hit
+    plans, key = mesh.cache.setdefault("plans", {}), (type, source, target)
+    known = plans.get(key)
+    if known is None:
+        known = plans[key] = _plan(type, source, target, mesh)
+        mesh.cache.setdefault("bounds", {})[key] = known.cost
+    return known
 
 
 def relayout_cost(
@@ -60,10 +57,7 @@ def relayout_cost(
 
 def relayout_bound(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
     """A bound from below of the plan's cost, without a plan; memoised on the mesh."""
-    bounds = mesh.cache.get("bounds")
-    if bounds is None:
-        bounds = mesh.cache["bounds"] = {}
-    key = (type, source, target)
+    bounds, key = mesh.cache.setdefault("bounds", {}), (type, source, target)
     bound = bounds.get(key)
     if bound is None:
         pieces = source.has_pieces or target.has_pieces

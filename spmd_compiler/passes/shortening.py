@@ -8,7 +8,7 @@ program computes nothing that anyone wants: it is only wired like the long one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from ..ir.clone import clone_regions
 from ..ir.graph import Block, Function, Module, Op, Value
 from ..ir.optable import CONTROL_FLOW
 from .dynamic import FIXED
+from .estimate import reads
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -138,8 +139,8 @@ def _copy(module: Module, kept: list[int], previous: list[int], copies: dict[int
     for i in kept:
         op = main.body.ops[i]
         results = [Value(v.type, v.layout, v.name) for v in op.results]
-        outer = {v: copied(v) for v in _used_inside(op) if v in made or v in values}
-        operands = [copied(v) for v in op.operands]
+        outer = {v: copied(v) for v in reads(op) if v in made or v in values}
+        operands = [outer[v] for v in op.operands]
         copies[i] = Op(op.name, operands, results, op.attrs, clone_regions(op.regions, outer), op.loc)
         ops.append(copies[i])
         values.update(zip(op.results, results, strict=True))
@@ -147,13 +148,6 @@ def _copy(module: Module, kept: list[int], previous: list[int], copies: dict[int
     body = Block(args, ops, [values[v] for v, _ in ends])
     function = Function("main", body, True, main.arg_attrs, [attrs for _, attrs in ends])
     return Module(module.mesh, {**module.functions, "main": function}, module.name, module.attrs)
-
-
-def _used_inside(op: Op) -> Iterator[Value]:
-    for region in op.regions:
-        yield from region.returns
-        for inner in region.walk():
-            yield from inner.operands
 
 
 def _stand_ins(block: Block, rows: list[Row]) -> list[int]:

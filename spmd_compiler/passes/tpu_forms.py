@@ -77,5 +77,4 @@ def _gather_vector(b: Builder, op: Op, value: Value) -> Value | None:
     row = b.reshape(value, (1, size))
     rows = b.all_gather(b.op("optimization_barrier", [row], row.type), axes, 0)
     blocks = b.reshape(rows, (b.mesh.axes_size(axes), *shape))
-    order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)]
-    return b.reshape(b.transpose(blocks, order), op.results[0].type.shape)
+    return b.side_by_side(blocks, dim)
