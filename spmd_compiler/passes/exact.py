@@ -112,7 +112,7 @@ class _Exact:
         for op in self.copied:
             self.remake(op)
         if self.fold:  # where layers begin and end they may differ
-            engine.restore(engine.state()._replace(ends={}, number=engine.memory.number("exact")))
+            engine.memory.moved("exact")
             improve(engine, self.block, (View.PRESENT,))
         total = engine.total()
         if self.memory is None and total > before - SLACK:

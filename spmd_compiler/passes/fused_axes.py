@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..ir.graph import Module, Op, Value
+from ..ir.graph import Module
 from ..ir.layout import Axes, Layout, even_part
 from ..ir.mesh import Mesh, parse_axis
 from .cost import prices
 from .rules.base import Choice
 
+if TYPE_CHECKING:
+    from .engine import State
+
 PER_DEVICE = {"in_layouts", "out_layouts", "outside", "manual_axes"}  # attributes that name axes of their own
-Assigned = tuple[dict[Value, Layout], dict[Op, Choice], dict[Value, dict[Layout, int]]]
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,14 @@ class Fusion:
             dims.append(axes)
         return Layout(tuple(dims), layout.partial, layout.blocks)
 
-    def split(self, state: Assigned) -> Assigned | None:
+    def split(self, state: State) -> State | None:
         """The same assignment on the real axes; None if it cuts a fused axis where no real axes meet."""
-        layouts, choices, demands = state
+        demands = state.demands.items()
         try:
-            return (
-                {v: self._layout(x) for v, x in layouts.items()},
-                {op: self._choice(c) for op, c in choices.items()},
-                {v: {self._layout(x): n for x, n in users.items()} for v, users in demands.items()},
+            return state._replace(
+                layouts={v: self._layout(x) for v, x in state.layouts.items()},
+                choices={op: self._choice(c) for op, c in state.choices.items()},
+                demands={v: {self._layout(x): n for x, n in users.items()} for v, users in demands},
             )
         except _Straddles:
             return None

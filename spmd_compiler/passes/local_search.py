@@ -30,8 +30,7 @@ def local_search(engine: Engine, block: Block) -> bool:
         if gain < NEGLIGIBLE * engine.total():
             engine.restore(before)
             continue
-        after = engine.state()._replace(ends={}, number=engine.memory.number((moves.__name__, before.number)))
-        engine.restore(after)
+        engine.memory.moved((moves.__name__, before.number))
         improve(engine, block, (View.PRESENT,))
         if prices(engine.mesh).hardware is None:
             followed, sent = engine.state(), traffic.sent(engine)

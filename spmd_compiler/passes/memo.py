@@ -32,6 +32,10 @@ class Memory:
         """The number of the state that comes about so."""
         return self.states.setdefault(origin, len(self.states) + 1)
 
+    def moved(self, origin: Any) -> None:
+        """The program has come into another state by no pass, but so: what its loops' ends cost is unknown there."""
+        self.ends, self.state = {}, self.number(origin)
+
     def table(self, entries: dict[Layout, float]) -> Table:
         """An interned table whose smallest cost is 0."""
         least = min(entries.values())

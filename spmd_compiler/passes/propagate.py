@@ -22,7 +22,7 @@ from .cost import prices
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
-from .fused_axes import Assigned, Fusion, fusion_of
+from .fused_axes import Fusion, fusion_of
 from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
@@ -113,15 +113,13 @@ class Propagate:
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, on a shortened program where that serves."""
-        body, fusion, short = module.main.body, engine.fusion, shortened(engine, module)
+        body, short = module.main.body, shortened(engine, module)
         if not short:
-            self.improve(engine, body, None if fusion else self.fused(module, engine.book))
-            self.spread(engine, module)
+            self.explore(engine, module)
             local_search(engine, body)
             return
-        found, _ = self.forwarded(short.module, fusion, engine.book)
-        self.improve(found, short.module.main.body, None if fusion else self.fused(short.module, engine.book))
-        self.spread(found, short.module)
+        found, _ = self.forwarded(short.module, engine.fusion, engine.book)
+        self.explore(found, short.module)
         adopt(engine, found, short.stand_ins)
         if len(engine.choices) <= REPEATED:
             local_search(engine, body)
@@ -131,15 +129,19 @@ class Propagate:
             if engine.total() > cost:  # what moved were not whole layers
                 engine.restore(before)
 
-    def fused(self, module: Module, book: RuleBook) -> Assigned | None:
+    def explore(self, engine: Engine, module: Module) -> None:
+        """The best that the dynamic programming finds, from several starts."""
+        self.improve(engine, module.main.body, self.fused(engine, module))
+        self.spread(engine, module)
+
+    def fused(self, engine: Engine, module: Module) -> State | None:
         """The assignment that is found with axes that belong together as one, if there are such axes."""
-        fusion = fusion_of(module)
+        fusion = None if engine.fusion else fusion_of(module)
         if fusion is None:
             return None
-        state = self.assigned(module, fusion, book)[0].state()
-        return fusion.split((state.layouts, state.choices, state.demands))
+        return fusion.split(self.assigned(module, fusion, engine.book)[0].state())
 
-    def improve(self, engine: Engine, body: Block, other: Assigned | None) -> None:
+    def improve(self, engine: Engine, body: Block, other: State | None) -> None:
         """The best that some plans of improvement find, each from the forward assignment, and one from `other`."""
         start, found = engine.state(), list[tuple[float, State]]()
         plans = PLANS[: max(1, ROOM // max(1, len(engine.choices)))]
@@ -156,7 +158,8 @@ class Propagate:
             if len(plans) > 1 or other:
                 found.append((round(engine.total(), 3), engine.state()))
         if other:
-            engine.restore(State(*other, {}, engine.memory.number("other")))
+            engine.restore(other)
+            engine.memory.moved("fused axes")
             improve(engine, body, (PRESENT,))
             found.append((round(engine.total(), 3), engine.state()))
         if found:
@@ -171,7 +174,8 @@ class Propagate:
         self.improve(other, module.main.body, None)
         before, cost, traffic = engine.state(), engine.total(), Traffic(engine.mesh)
         sent = traffic.sent(engine)
-        engine.restore(other.state()._replace(ends={}, number=engine.memory.number("idle axes")))
+        engine.restore(other.state())
+        engine.memory.moved("idle axes")
         improve(engine, module.main.body, (PRESENT,))
         if engine.total() >= cost or (prices(engine.mesh).hardware is None and traffic.sent(engine) > sent):
             engine.restore(before)
