@@ -30,7 +30,7 @@ from .folding import alike
 from .network import SLACK, Network, Role, Spread
 from .network_program import Limit, minimise
 from .proposal import Node
-from .rules.base import Choice, with_axis, worth_cutting
+from .rules.base import Choice, distinct, with_axis, worth_cutting
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -212,19 +212,13 @@ class _Exact:
             if not there and self.memory is None and self.wished[axis].isdisjoint(op.results):
                 continue
             kinds = frozenset(p for x in there if isinstance(p := x.placement[axis], str))
-            more = {(w.demands, w.results): w for w in found}
-            for way in found:
-                for w in rule.variants(op, way, axis, kinds, self.mesh):
-                    more.setdefault((w.demands, w.results), w)
-            if len(more) > WAYS:
+            more = (w for way in found for w in rule.variants(op, way, axis, kinds, self.mesh))
+            wider = distinct([*found, *more])
+            if len(wider) > WAYS:
                 self.complete = False
                 break
-            found = list(more.values())
-        more = {(w.demands, w.results): w for w in found}
-        for way in found:
-            if (turned := rule.turned(op, way, self.mesh)) is not None and len(more) < WAYS:
-                more.setdefault((turned.demands, turned.results), turned)
-        return list(more.values())
+            found = wider
+        return distinct([*found, *rule.turned(op, found, self.mesh)])[:WAYS]
 
     def loop(self, op: Op) -> None:
         """Carries of a while loop, results of a branching: a layout each, in which they enter, stay and leave."""

@@ -7,7 +7,6 @@ all ways to run them, over all axes; a way stays if the program's cost falls.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -16,13 +15,13 @@ from ..ir.optable import CONTROL_FLOW
 from .dear import dear_values
 from .dynamic import FIXED
 from .proposal import take
-from .rules.base import Choice
+from .rules.base import Choice, distinct
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 VALUES = 8  # whose relayouts are looked at
-WAYS = 160  # to run one op, at most
+WAYS = 160  # to run one op, at most, from which further ones are made
 
 
 def joint_moves(engine: Engine) -> float:
@@ -53,32 +52,28 @@ def _move(engine: Engine, op: Op) -> float:
     spent = weight * engine.own_cost(op, engine.choices[op])
     for v in dict.fromkeys((*op.results, *op.operands)):
         spent += engine.weights.get(v, 1) * _serve(engine, v, engine.layouts[v])
-    for way in _ways(engine, op):
+    for way in _other_ways(engine, op):
         made = [_serve(engine, v, layout) for v, layout in zip(op.results, way.results, strict=True)]
         if weight * (way.cost + sum(made)) < spent - gain:
             gain += take(engine, {op: way})
     return gain
 
 
-def _ways(engine: Engine, op: Op) -> Iterator[Choice]:
+def _other_ways(engine: Engine, op: Op) -> list[Choice]:
     """The other ways to run an op over all axes that something around it has, also with those of a dim turned round."""
     now = engine.choices[op]
     around = [*now.demands, *now.results, *(engine.layouts[v] for v in op.operands)]
     around += [x for v in op.results for x in engine.wanted(v)]
     if any(x.blocks or x.has_pieces for x in around):
-        return
-    rule, found = engine.book.rule(op), {(now.demands, now.results): now}
+        return []
+    rule, found = engine.book.rule(op), [now]
     for axis in engine.mesh.shape:
         there = [x.placement[axis] for x in around if axis in x.axes]
         if there:
             kinds = frozenset(p for p in there if isinstance(p, str))
-            for way in list(found.values())[:WAYS]:
-                for x in rule.variants(op, way, axis, kinds, engine.mesh):
-                    found.setdefault((x.demands, x.results), x)
-    for way in list(found.values())[:WAYS]:
-        if (turned := rule.turned(op, way, engine.mesh)) is not None:
-            found.setdefault((turned.demands, turned.results), turned)
-    yield from list(found.values())[1:]
+            more = (w for way in found[:WAYS] for w in rule.variants(op, way, axis, kinds, engine.mesh))
+            found = distinct([*found, *more])
+    return distinct([*found, *rule.turned(op, found[:WAYS], engine.mesh)])[1:]
 
 
 def _serve(engine: Engine, value: Value, layout: Layout) -> float:

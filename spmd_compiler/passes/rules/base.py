@@ -7,7 +7,7 @@ placement of the axis on every operand and result. The engine picks one strategy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ...ir.graph import Op, Value
@@ -307,11 +307,13 @@ class Rule:
                     found[f] = local_block(x.layout, d, x.type.shape[d], mesh)
         return tuple(found.items())
 
-    def turned(self, op: Op, choice: Choice, mesh: Mesh) -> Choice | None:
-        """The choice with the axes on each dim in the other order; None if no dim has several."""
-        if all(len(axes) < 2 for x in (*choice.demands, *choice.results) for axes in x.dims):
-            return None
-        return self.way(choice.order[::-1], choice.picks[::-1], op.operands, op.results, mesh)
+    def turned(self, op: Op, ways: Iterable[Choice], mesh: Mesh) -> Iterator[Choice]:
+        """Those of the ways to run the op that have several axes on a dim, with these in the other order."""
+        for way in ways:
+            if any(len(axes) > 1 for x in (*way.demands, *way.results) for axes in x.dims):
+                turned = self.way(way.order[::-1], way.picks[::-1], op.operands, op.results, mesh)
+                if turned is not None:
+                    yield turned
 
     def variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
@@ -369,6 +371,14 @@ def _build(rank: int, placements: list[tuple[str, Placement]], dims: Dims, block
         return Layout(tuple(axes), tuple(partial))
     sizes = tuple(blocks.get(f, 0) if f is not None else 0 for f in dims)
     return Layout(tuple(axes), tuple(partial), sizes)
+
+
+def distinct(ways: Iterable[Choice]) -> list[Choice]:
+    """The first of all ways that have the same layouts, in their order."""
+    found: dict[tuple[tuple[Layout, ...], tuple[Layout, ...]], Choice] = {}
+    for way in ways:
+        found.setdefault((way.demands, way.results), way)
+    return list(found.values())
 
 
 def worth_cutting(size: int, axes: Sequence[str], mesh: Mesh) -> bool:
