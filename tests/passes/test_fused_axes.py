@@ -9,6 +9,7 @@ from spmd_compiler.ir import parse
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.passes import propagate
+from spmd_compiler.passes.engine import State
 from spmd_compiler.passes.fused_axes import Fusion, fusion_of
 
 
@@ -39,21 +40,25 @@ def test_an_array_that_only_one_of_them_divides_keeps_them_apart():
     assert fusion_of(parse(text)) is None
 
 
+def state(layouts):
+    return State(layouts, choices={}, demands={}, ends={}, number=0)
+
+
 def test_a_fused_axis_is_fused_and_split_in_place():
     fine = Mesh([("a", 2), ("b", 4), ("c", 2)])
     fusion = Fusion({"a_b": ("a", "b")}, Mesh([("a_b", 8), ("c", 2)]), fine)
     given = Layout((("c", "a", "b"), ()))
     fused = fusion.fuse(given)
     assert fused.dims == (("c", "a_b"), ())
-    split = fusion.split(({0: fused, 1: Layout((("a_b:(1)4",),), (("a_b:(4)2", "sum"),))}, {}, {}))
+    split = fusion.split(state({0: fused, 1: Layout((("a_b:(1)4",),), (("a_b:(4)2", "sum"),))}))
     assert split is not None
-    assert split[0][0] is given
-    assert split[0][1] is Layout((("a", "b:(1)2"),), (("b:(2)2", "sum"),))
+    assert split.layouts[0] is given
+    assert split.layouts[1] is Layout((("a", "b:(1)2"),), (("b:(2)2", "sum"),))
 
 
 def test_a_piece_that_is_no_product_of_real_axes_is_refused():
     fusion = Fusion({"a_b": ("a", "b")}, Mesh([("a_b", 6)]), Mesh([("a", 3), ("b", 2)]))
-    assert fusion.split(({0: Layout((("a_b:(1)2",),))}, {}, {})) is None
+    assert fusion.split(state({0: Layout((("a_b:(1)2",),))})) is None
 
 
 def sent(built, mesh):
@@ -80,10 +85,9 @@ func @main(%x: f32[64,64] {a.b,-}, %w: f32[64,64] {-,a.b}) -> (f32[64,64] {a.b,-
 """
     module = parse(text)
     engine, _ = propagate.Propagate().assigned(module)
-    other = propagate.Propagate().fused(module, engine.book)
+    other = propagate.Propagate().fused(engine, module)
     assert other is not None
-    _, choices, _ = other
-    for op, choice in choices.items():
+    for op, choice in other.choices.items():
         known = engine.book.rule(op).strategies
         assert all(any(pick is s for s in known) for pick in choice.picks)
         assert engine.own_cost(op, choice) > 0
