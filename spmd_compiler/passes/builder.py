@@ -43,6 +43,12 @@ def identity_value(kind: str, dtype: str) -> Any:
     return np.array(info.min if kind == "max" else info.max).astype(np_dtype)[()]
 
 
+def combiner(kind: str, type: TensorType, results: int = 1) -> Block:
+    """A region that combines two scalars by a reduction of a kind, and returns the outcome `results` times."""
+    a, b, combined = Value(type), Value(type), Value(type)
+    return Block([a, b], [Op(COMBINE[kind], [a, b], [combined])], [combined] * results)
+
+
 class Builder:
     """`divergent`: not all devices come through the block equally often."""
 

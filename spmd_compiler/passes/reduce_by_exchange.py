@@ -9,9 +9,8 @@ from collections.abc import Callable
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
-from ..ir.optable import COMBINE
 from ..ir.types import TensorType
-from .builder import Builder, identity_value
+from .builder import Builder, combiner, identity_value
 
 Emit = Callable[[Builder, Op, Value], Value | None]
 
@@ -70,8 +69,6 @@ def _reduce_scatter(b: Builder, value: Value, axes: Axes, dim: int, kind: str) -
 
 def _combine(b: Builder, terms: Value, dim: int, kind: str) -> Value:
     shape, scalar = terms.type.shape, TensorType((), terms.type.dtype)
-    x, y, z = Value(scalar), Value(scalar), Value(scalar)
-    region = Block([x, y], [Op(COMBINE[kind], [x, y], [z])], [z])
     init = b.constant(identity_value(kind, scalar.dtype), scalar)
     type = TensorType((*shape[:dim], *shape[dim + 1 :]), scalar.dtype)
-    return b.op("reduce", [terms, init], type, {"dimensions": (dim,)}, (region,))
+    return b.op("reduce", [terms, init], type, {"dimensions": (dim,)}, (combiner(kind, scalar),))

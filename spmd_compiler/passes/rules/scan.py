@@ -4,9 +4,9 @@ sharded dim devices exchange their totals, as for windows that are whole prefixe
 from __future__ import annotations
 
 from ...ir.graph import Block, Op, Value
-from ...ir.optable import COMBINE, reducer_kind
+from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
-from ..builder import Builder, identity_value
+from ..builder import Builder, combiner, identity_value
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .cumulative import beyond, totals_price
@@ -67,7 +67,7 @@ def _expand(b: Builder, op: Op, args: list[Value], kind: str) -> list[Value]:
     result, _ = _local(b, op, value, b.broadcast(neutral, shape), kind)
     last = result.type.shape[d] - 1 if before else 0
     total = b.slice(result, d, last, last + 1)
-    (others,) = beyond(b, (_combiner(kind, scalar, 1),), [total], [neutral], d, axes, before)
+    (others,) = beyond(b, (combiner(kind, scalar),), [total], [neutral], d, axes, before)
     start = b.combine(kind, init, b.reshape(others, shape))
     dims = (*range(d), *range(d + 1, len(shape) + 1))
     result = b.combine(kind, b.broadcast(start, result.type.shape, dims), result)
@@ -81,12 +81,7 @@ def _expand(b: Builder, op: Op, args: list[Value], kind: str) -> list[Value]:
 def _local(b: Builder, op: Op, value: Value, init: Value, kind: str) -> list[Value]:
     assert isinstance(init.type, TensorType)
     types = [value.type, init.type]
-    return b.multi(op.name, [value, init], types, op.attrs, (_combiner(kind, init.type, 2),))
-
-
-def _combiner(kind: str, type: TensorType, results: int) -> Block:
-    x, y, z = Value(type), Value(type), Value(type)
-    return Block([x, y], [Op(COMBINE[kind], [x, y], [z])], [z] * results)
+    return b.multi(op.name, [value, init], types, op.attrs, (combiner(kind, init.type, 2),))
 
 
 RULES = {"chlo.scan": scan}
