@@ -4,18 +4,17 @@ needs of the others only the reduction of the totals before (or behind) it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
 
 from ...ir.clone import clone_regions
-from ...ir.graph import Block, Op, Value
+from ...ir.graph import Block, Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
 from .. import cost
 from ..builder import Builder
 from .base import Exchange
 from .windows import Extent
-
-Regions = tuple[Block, ...]
 
 
 class Running(Enum):
@@ -33,7 +32,7 @@ def running(e: Extent, dilation: int) -> Running | None:
 
 
 def totals_price(dim: int) -> Exchange:
-    """The price of `extend` for the operands that are sharded on `dim`."""
+    """The price of `Beyond` for the operands that are sharded on `dim`."""
 
     def price(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
         row = sum(t.nbytes / t.shape[dim] for t in outs)
@@ -55,89 +54,64 @@ def _gathers(n: int, row: float) -> bool:
     return (n - 1) * row + message <= len(_steps(n)) * (row + message)
 
 
-def extend(
-    b: Builder, op: Op, values: Sequence[Value], inits: Sequence[Value], dim: int, axes: Axes, before: bool
-) -> list[Value]:
-    """`values` with one more position on `dim`: in front, the reduction of everything `before` this device's blocks, or
-    at the end, of everything behind them. The region of `op` reduces; padding in `values` must be neutral."""
-    totals = _reduce(b, op.regions, values, inits, dim)
-    others = beyond(b, op.regions, totals, inits, dim, axes, before)
-    pairs = zip(others, values, strict=True)
-    return [b.concatenate([x, v] if before else [v, x], dim) for x, v in pairs]
+@dataclass(frozen=True)
+class Beyond:
+    """What lies beyond this device's block of `dim`, all that comes `before` it or all behind it, reduced.
 
+    regions: those of the reduction, which takes several values at once. inits: its neutral element per value.
+    """
 
-def beyond(
-    b: Builder,
-    regions: Regions,
-    totals: list[Value],
-    inits: Sequence[Value],
-    dim: int,
-    axes: Axes,
-    before: bool,
-) -> list[Value]:
-    """From the `totals` of this device's blocks, of one position on `dim`, those of everything `before` or behind them."""
-    n = b.mesh.axes_size(axes)
-    row = sum(t.type.nbytes for t in totals)
-    return (_gathered if _gathers(n, row) else _scanned)(b, regions, totals, inits, dim, axes, before)
+    b: Builder
+    regions: tuple[Block, ...]
+    inits: Sequence[Value]
+    dim: int
+    axes: Axes
+    before: bool
 
+    def extend(self, values: Sequence[Value]) -> list[Value]:
+        """`values` with one more position on the dim, at the side of what is beyond, whose reduction it holds. Padding in
+        `values` must be neutral."""
+        return self._joined(self.reduced(self._reduce(values)), values)
 
-def _reduce(
-    b: Builder, regions: Regions, values: Sequence[Value], inits: Sequence[Value], dim: int
-) -> list[Value]:
-    """One position instead of all of `dim`."""
-    types: list[Type] = []
-    for v in values:
-        shape = v.type.shape
-        types.append(TensorType((*shape[:dim], *shape[dim + 1 :]), v.type.dtype))
-    reduced = b.multi("reduce", [*values, *inits], types, {"dimensions": (dim,)}, clone_regions(regions))
-    shape = values[0].type.shape
-    return [b.reshape(r, (*shape[:dim], 1, *shape[dim + 1 :])) for r in reduced]
+    def reduced(self, totals: Sequence[Value]) -> list[Value]:
+        """The reduction of what is beyond. `totals`: of this device's blocks, one position on the dim."""
+        n = self.b.mesh.axes_size(self.axes)
+        row = sum(t.type.nbytes for t in totals)
+        return self._gathered(totals) if _gathers(n, row) else self._scanned(totals)
 
+    def _gathered(self, totals: Sequence[Value]) -> list[Value]:
+        b = self.b
+        rows = [b.all_gather(t, self.axes, self.dim) for t in totals]
+        type = TensorType(rows[0].type.shape, "i32")
+        here = b.broadcast(b.axis_index(self.axes), type.shape)
+        counts = b.compare("LT" if self.before else "GT", b.iota(type, self.dim), here)
+        return self._reduce(self._or_else(counts, rows))
 
-def _gathered(
-    b: Builder,
-    regions: Regions,
-    totals: list[Value],
-    inits: Sequence[Value],
-    dim: int,
-    axes: Axes,
-    before: bool,
-) -> list[Value]:
-    rows = [b.all_gather(t, axes, dim) for t in totals]
-    type = TensorType(rows[0].type.shape, "i32")
-    here = b.broadcast(b.axis_index(axes), type.shape)
-    counts = b.compare("LT" if before else "GT", b.iota(type, dim), here)
-    return _reduce(b, regions, _or_else(b, counts, rows, inits), inits, dim)
+    def _scanned(self, totals: Sequence[Value]) -> list[Value]:
+        b, n = self.b, self.b.mesh.axes_size(self.axes)
+        index = b.axis_index(self.axes)
+        rest = index if self.before else b.binary("subtract", b.index(n - 1), index)  # devices on that side
+        out = totals
+        for i, step in enumerate(_steps(n)):
+            there = b.compare("GE", rest, b.index(step))
+            moved = [b.shift(v, self.axes, step if self.before else -step) for v in out]
+            moved = self._or_else(b.broadcast(there, moved[0].type.shape), moved)
+            out = self._reduce(self._joined(moved, out)) if i else moved
+        return list(out)
 
+    def _reduce(self, values: Sequence[Value]) -> list[Value]:
+        """One position instead of all of the dim."""
+        b, d, shape = self.b, self.dim, values[0].type.shape
+        types = [TensorType((*shape[:d], *shape[d + 1 :]), v.type.dtype) for v in values]
+        regions = clone_regions(self.regions)
+        reduced = b.multi("reduce", [*values, *self.inits], types, {"dimensions": (d,)}, regions)
+        return [b.reshape(r, (*shape[:d], 1, *shape[d + 1 :])) for r in reduced]
 
-def _scanned(
-    b: Builder,
-    regions: Regions,
-    totals: list[Value],
-    inits: Sequence[Value],
-    dim: int,
-    axes: Axes,
-    before: bool,
-) -> list[Value]:
-    n = b.mesh.axes_size(axes)
-    index = b.axis_index(axes)
-    rest = index if before else b.binary("subtract", b.index(n - 1), index)  # devices on that side
-    out = totals
-    for i, step in enumerate(_steps(n)):
-        there = b.compare("GE", rest, b.index(step))
-        moved = [b.shift(v, axes, step if before else -step) for v in out]
-        moved = _or_else(b, b.broadcast(there, moved[0].type.shape), moved, inits)
-        if i == 0:
-            out = moved
-            continue
-        pairs = zip(moved, out, strict=True)
-        out = _reduce(
-            b, regions, [b.concatenate([x, v] if before else [v, x], dim) for x, v in pairs], inits, dim
-        )
-    return out
+    def _joined(self, beyond: Sequence[Value], values: Sequence[Value]) -> list[Value]:
+        pairs = zip(beyond, values, strict=True)
+        return [self.b.concatenate([x, v] if self.before else [v, x], self.dim) for x, v in pairs]
 
-
-def _or_else(b: Builder, counts: Value, values: list[Value], inits: Sequence[Value]) -> list[Value]:
-    return [
-        b.select(counts, v, b.broadcast(init, v.type.shape)) for v, init in zip(values, inits, strict=True)
-    ]
+    def _or_else(self, counts: Value, values: Sequence[Value]) -> list[Value]:
+        """The neutral elements where values don't count."""
+        b, pairs = self.b, zip(values, self.inits, strict=True)
+        return [b.select(counts, v, b.broadcast(init, v.type.shape)) for v, init in pairs]

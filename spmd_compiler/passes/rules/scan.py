@@ -9,7 +9,7 @@ from ...ir.types import TensorType, Type
 from ..builder import Builder, combiner, identity_value
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .cumulative import beyond, totals_price
+from .cumulative import Beyond, totals_price
 
 
 def scan(op: Op) -> Rule | None:
@@ -67,7 +67,7 @@ def _expand(b: Builder, op: Op, args: list[Value], kind: str) -> list[Value]:
     result, _ = _local(b, op, value, b.broadcast(neutral, shape), kind)
     last = result.type.shape[d] - 1 if before else 0
     total = b.slice(result, d, last, last + 1)
-    (others,) = beyond(b, (combiner(kind, scalar),), [total], [neutral], d, axes, before)
+    (others,) = Beyond(b, (combiner(kind, scalar),), [neutral], d, axes, before).reduced([total])
     start = b.combine(kind, init, b.reshape(others, shape))
     dims = (*range(d), *range(d + 1, len(shape) + 1))
     result = b.combine(kind, b.broadcast(start, result.type.shape, dims), result)

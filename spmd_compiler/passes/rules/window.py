@@ -12,7 +12,7 @@ from ...ir.types import TensorType, Type
 from ..builder import Builder
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .cumulative import Running, extend, running, totals_price
+from .cumulative import Beyond, Running, running, totals_price
 from .regions import Scalars, is_identity, neutral_init, reducer_kind
 from .windows import Extent, dilate, fetch, window_price
 
@@ -106,7 +106,7 @@ def _expand(
                 for v, x, init in zip(values, op.operands[:n], inits, strict=True)
             ]
             before = cumulative[d] is Running.PREFIX
-            values = extend(b, op, values, inits, d, axes, before)
+            values = Beyond(b, op.regions, inits, d, axes, before).extend(values)
             window[d], padding[d] = size + 1, (size, 0) if before else (0, size)
             cropped.append((d, 1 if before else 0, size))
             shape[d] = size + 1
