@@ -1,7 +1,7 @@
-"""Which ops of a program repeat each other: those whose surroundings, in program order, read the same.
+"""Which ops of a program repeat each other: those whose surroundings, in program order, look the same.
 
 The layers of an unrolled network stand one after another in the program, and so do their parts in the backward pass and in
-the optimizer. Ops are alike if the ops around them have the same names, attributes, types and wiring.
+the optimizer. Ops are alike if the ops around them have the same rules and the same wiring.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from ..ir.graph import Block, Op, Value
+from ..ir.graph import Block, Op
+from ..ir.optable import CONTROL_FLOW
+from .dynamic import FIXED
 
 if TYPE_CHECKING:
     from .engine import Engine
 
-REACH = 12  # ops before and after one that have to be alike too
+REACH = 12  # ops before and after one that have to look the same too; operands from further away may be any
 
 
 def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     """For the ops of a block, not of those in it, a key that ops share which repeat each other."""
-    place = {v: (i, j) for i, op in enumerate(block.ops) for j, v in enumerate(op.results)}
-    names: dict[Hashable, int] = {}
-    read = [names.setdefault(_describe(engine, op, i, place), len(names)) for i, op in enumerate(block.ops)]
+    read = looks(engine, block)
     around: dict[Hashable, int] = {}
     keys: dict[Op, Hashable] = {}
     for i, op in enumerate(block.ops):
@@ -30,15 +30,34 @@ def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     return keys
 
 
-def _describe(engine: Engine, op: Op, at: int, place: dict[Value, tuple[int, int]]) -> Hashable:
-    """What an op is, and how far before it its operands are made; those made far away count by their layouts now."""
-    wiring: list[Hashable] = []
-    for v in op.operands:
-        i, j = place.get(v, (-1, 0))
-        near = i >= 0 and at - i <= REACH
-        wiring.append((at - i, j) if near else (i >= 0, engine.layouts[v]))
-    inside = tuple([inner.name for region in op.regions for inner in region.walk()])
-    ends = tuple([v in engine.free_results for v in op.results])
-    types = tuple([v.type for v in (*op.operands, *op.results)])
-    attrs = tuple([(k, x) for k, x in op.attrs.items() if k != "value"])
-    return op.name, types, attrs, tuple(wiring), inside, ends
+def looks(engine: Engine, block: Block) -> list[int]:
+    """For each op of a block a number that ops share which look alike: they have the same rule, and operands from as far
+    before, or of the same layout from further away. Loops and branchings look alike if all that is in them does."""
+    return _looks(engine, block, {})
+
+
+def _looks(engine: Engine, block: Block, numbers: dict[Hashable, int]) -> list[int]:
+    place = {v: (i, j) for i, op in enumerate(block.ops) for j, v in enumerate(op.results)}
+    free, read = engine.free_results, list[int]()
+    for at, op in enumerate(block.ops):
+        wiring: list[Hashable] = []
+        for v in op.operands:
+            i, j = place.get(v, (-1, 0))
+            near = i >= 0 and at - i <= REACH
+            wiring.append((at - i, j) if near else engine.layouts[v])
+        look = _kind(engine, op, numbers), *wiring, *(v in free for v in op.results)
+        read.append(numbers.setdefault(look, len(numbers)))
+    return read
+
+
+def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int]) -> Hashable:
+    """What an op is, apart from where its operands come from."""
+    types = tuple([v.type for v in op.results])
+    if op.name in CONTROL_FLOW:
+        inside = tuple([tuple(_looks(engine, region, numbers)) for region in op.regions])
+        return op.name, types, inside, engine.trips(op) if op.name == "while" else 1
+    if op.name in FIXED:
+        return op.name, types, tuple([engine.layouts[v] for v in op.results])
+    if op.name == "constant":  # of any value
+        return op.name, types
+    return engine.book.rule(op)

@@ -8,7 +8,7 @@ program computes nothing that anyone wants: it is only wired like the long one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..ir.graph import Block, Function, Module, Op, Value
 from ..ir.optable import CONTROL_FLOW
 from .dynamic import FIXED
 from .estimate import reads
+from .folding import looks
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 LARGE = 1500  # ops of a program that is worth it
 ENDS = 2  # parts of a row that stay at its begin and at its end
 WORTHWHILE = 0.7  # of the ops that may stay at most
-NEAR = 12  # operands made this many ops before, or less, are told apart by how many
 PERIODS = 32  # lengths of parts that are tried
 
 
@@ -53,7 +53,7 @@ def shortened(engine: Engine, module: Module) -> Shortened | None:
     ops = module.main.body.ops
     if len(ops) < LARGE:
         return None
-    rows = _rows(_read(engine, module.main.body))
+    rows = _rows(looks(engine, module.main.body))
     previous = list(range(len(ops)))  # the last op that stays before a gap, for those in the gap
     for row in rows:
         for i in range(row.start + ENDS * row.period, row.end - ENDS * row.period):
@@ -80,22 +80,6 @@ def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> 
             engine.change((op, i), layout)
         for ours, theirs in zip(op.regions, other.regions, strict=True):
             adopt(engine, found, list(zip(ours.ops, theirs.ops, strict=True)))
-
-
-def _read(engine: Engine, block: Block) -> list[int]:
-    """Numbers that ops share which look alike: they have the same rule, and operands from as far before, or of the same
-    layout from further away."""
-    place = {v: i for i, op in enumerate(block.ops) for v in op.results}
-    names: dict[Hashable, int] = {}
-    read: list[int] = []
-    for at, op in enumerate(block.ops):
-        wiring = [
-            at - i if at - (i := place.get(v, -NEAR)) < NEAR else engine.layouts[v] for v in op.operands
-        ]
-        kind = op.name, len(op.results) if op.name in CONTROL_FLOW + FIXED else engine.book.rule(op)
-        free = engine.free_results and [v in engine.free_results for v in op.results]
-        read.append(names.setdefault((kind, *wiring, *(free or ())), len(names)))
-    return read
 
 
 def _rows(read: list[int]) -> list[Row]:

@@ -34,6 +34,10 @@ def looping(h, p):
     return h + lax.fori_loop(0, 2, lambda _, x: jnp.tanh(x @ p["w"]) @ p["v"], h)
 
 
+def longer_looping(h, p):
+    return h + lax.fori_loop(0, 2, lambda _, x: jnp.sin(jnp.tanh(x @ p["w"])) @ p["v"], h)
+
+
 def branching(h, p):
     return h + lax.cond(h[0, 0] > 0, lambda: jnp.tanh(h @ p["w"]) @ p["v"], lambda: h @ p["v"])
 
@@ -126,6 +130,26 @@ def test_each_op_has_a_stand_in_of_its_kind():
     for op, other in short.stand_ins:
         assert other in there and other.name == op.name
         assert [v.type for v in other.operands] == [v.type for v in op.operands]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_loop_stands_for_loops_that_do_the_same(monkeypatch):
+    def alternating(params, x):
+        for i, p in enumerate(params):
+            x = (looping, longer_looping)[i % 2](x, p)
+        return x.sum(0)
+
+    depth = 24
+    args = parameters(depth), np.ones((16, 8), np.float32)
+    module = imported(alternating, args, ([DENSE] * depth, P("data")))
+    short = shortened(module)
+    assert short is not None
+    for op, other in short.stand_ins:
+        there, here = ([x.name for region in o.regions for x in region.walk()] for o in (op, other))
+        assert here == there
+    found = total(module)
+    monkeypatch.setattr(shortening, "LARGE", 10**9)
+    assert found == pytest.approx(total(module), rel=1e-3)
 
 
 @pytest.mark.usefixtures("small")
