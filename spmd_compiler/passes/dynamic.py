@@ -141,7 +141,7 @@ class _Pass:
             options = self.candidates(op, ins, ids)
             if len(options) == 1:
                 for v, layout in zip(op.results, options[0].results, strict=True):
-                    tables[v] = memory.table({layout: 0.0})
+                    tables[v] = memory.only(layout)
                 continue
             there = self.others(op)
             row = _Row(op, options, ins, ids, there, weight)
@@ -223,10 +223,19 @@ class _Pass:
         places = {x.placement[axis] for x in seen if axis in x.axes}
         if not places and op.results[i] not in self.wished:
             return [layout]
-        found: dict[Layout, None] = {layout: None, layout.drop((axis,)): None}
-        for place in (*range(type.rank), *sorted(p for p in places if isinstance(p, str))):
-            new = with_axis(layout.drop((axis,)), axis, place, engine.mesh)
-            if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], engine.mesh):
+        key = (type, layout, axis, frozenset(p for p in places if isinstance(p, str)))
+        known = self.memory.placements.get(key)
+        if known is None:
+            known = self.memory.placements[key] = self.placed(*key)
+        return known
+
+    def placed(self, type: TensorType, layout: Layout, axis: str, kinds: frozenset[str]) -> list[Layout]:
+        """A layout, and the same with an axis nowhere, on each dim, or in partials of some kinds."""
+        free, mesh = layout.drop((axis,)), self.engine.mesh
+        found: dict[Layout, None] = {layout: None, free: None}
+        for place in (*range(type.rank), *sorted(kinds)):
+            new = with_axis(free, axis, place, mesh)
+            if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], mesh):
                 found[new] = None
         return list(found)
 
@@ -284,15 +293,24 @@ class _Pass:
 
     def results(self, row: _Row) -> tuple[Table, ...]:
         found: list[dict[Layout, float]] = [{} for _ in row.op.results]
-        for option in row.options:
-            cost = option.cost * row.weight + self.inputs(row, option)
+        for option, cost in zip(row.options, self.spent(row), strict=True):
             for entries, layout in zip(found, option.results, strict=True):
                 entries[layout] = min(cost / len(found), entries.get(layout, cost))
         return tuple([self.memory.table(entries) for entries in found])
 
-    def inputs(self, row: _Row, option: Choice) -> float:
+    def spent(self, row: _Row) -> list[float]:
+        """Per way to run an op what that and its operands cost."""
+        key = (id(row.options), row.ids, row.others, row.weight)
+        known = self.memory.spent.get(key)
+        if known is None:
+            known = self.memory.spent[key] = [self.spent_on(row, option) for option in row.options]
+        return known
+
+    def spent_on(self, row: _Row, option: Choice) -> float:
         rows = zip(row.op.operands, row.tables, row.others, option.demands, strict=True)
-        return sum([self.reach(v.type, table, others, x, row.weight) for v, table, others, x in rows])
+        return option.cost * row.weight + sum(
+            [self.reach(v.type, table, others, x, row.weight) for v, table, others, x in rows]
+        )
 
     def reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         """The cheapest way to have a value in `layout` too."""
@@ -303,11 +321,16 @@ class _Pass:
         return hit
 
     def _reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
-        costs = self.costs
+        cheapest = self.costs.cheapest
         if isinstance(others, int):
-            return costs.cheapest(type, [(p, c / others) for p, c in table], (layout,), weight)
-        both = others if layout in others else (*others, layout)
-        return costs.cheapest(type, table, both, weight) - costs.cheapest(type, table, others, weight)
+            return cheapest(type, [(p, c / others) for p, c in table], (layout,), weight)
+        if layout in others:
+            return 0.0
+        key = (type, id(table), others, weight)
+        without = self.memory.without.get(key)
+        if without is None:
+            without = self.memory.without[key] = cheapest(type, table, others, weight)
+        return cheapest(type, table, (*others, layout), weight) - without
 
     # ------------------------------------------------------------------------------------------ backward
     def decide(self, row: _Row) -> None:
@@ -352,8 +375,7 @@ class _Pass:
         op = row.op
         wanted = [self.wanted(v) for v in op.results]
         best, least = row.options[0], float("inf")
-        for option in row.options:
-            cost = option.cost * row.weight + self.inputs(row, option)
+        for option, cost in zip(row.options, self.spent(row), strict=True):
             for v, layout, demands in zip(op.results, option.results, wanted, strict=True):
                 if cost < least:
                     limit = (least - cost) / row.weight
@@ -407,19 +429,19 @@ class _Pass:
 def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:
     """What something further on wants on the axis, or what that is made of: all of it may be shared over the axis."""
     wished: set[Value] = set()
-
-    def walk(block: Block) -> None:
-        for op in reversed(block.ops):
-            wants = [x for v in op.results for x in engine.demands.get(v, ()) if axis in x.axes]
-            if axis in op.attrs.get("manual_axes", ()):
-                continue  # what is in a manual region is per device over the axis
-            regions = op.regions if op.name in CONTROL_FLOW else ()
-            if wants or not wished.isdisjoint(op.results):
-                wished.update(op.results, op.operands)
-                for region in regions:
-                    wished.update(region.args, region.returns)
-            for region in regions:
-                walk(region)
-
-    walk(block)
+    _add_wishes(engine, block, axis, wished)
     return wished
+
+
+def _add_wishes(engine: Engine, block: Block, axis: str, wished: set[Value]) -> None:
+    for op in reversed(block.ops):
+        wants = [x for v in op.results for x in engine.demands.get(v, ()) if axis in x.axes]
+        if axis in op.attrs.get("manual_axes", ()):
+            continue  # what is in a manual region is per device over the axis
+        regions = op.regions if op.name in CONTROL_FLOW else ()
+        if wants or not wished.isdisjoint(op.results):
+            wished.update(op.results, op.operands)
+            for region in regions:
+                wished.update(region.args, region.returns)
+        for region in regions:
+            _add_wishes(engine, region, axis, wished)

@@ -19,9 +19,13 @@ class Memory:
     def __init__(self) -> None:
         self.candidates: dict[Any, tuple[Choice, ...]] = {}
         self.forward: dict[Any, tuple[Table, ...]] = {}
+        self.spent: dict[Any, list[float]] = {}
         self.decisions: dict[Any, Choice] = {}
         self.reach: dict[Any, float] = {}
+        self.without: dict[Any, float] = {}  # as in `reach`, for the other users alone
+        self.placements: dict[Any, list[Layout]] = {}
         self.tables: dict[Table, Table] = {}
+        self._only: dict[Layout, Table] = {}
         self.kinds: dict[Any, frozenset[str] | None] = {}
         self.ends: dict[Any, list[Table]] = {}  # per loop and axis what the end of its body costs
         self.state = 0  # the number of the present state of the program
@@ -35,6 +39,13 @@ class Memory:
     def moved(self, origin: Any) -> None:
         """The program has come into another state by no pass, but so: what its loops' ends cost is unknown there."""
         self.ends, self.state = {}, self.number(origin)
+
+    def only(self, layout: Layout) -> Table:
+        """The table of a value that has one layout."""
+        found = self._only.get(layout)
+        if found is None:
+            found = self._only[layout] = self.table({layout: 0.0})
+        return found
 
     def table(self, entries: dict[Layout, float]) -> Table:
         """An interned table whose smallest cost is 0."""

@@ -81,8 +81,12 @@ def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]
 
 
 def _to_each_other(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
-    for other in around.engine.mesh.shape:
-        if other != axis and any(other in x.axes for x in layouts):
+    axes = list(around.engine.mesh.shape)
+    for i, other in enumerate(axes):
+        if other == axis or not any(other in x.axes for x in layouts):
+            continue
+        tried = i < axes.index(axis) and len({x.placement.get(other) for x in layouts}) > 1
+        if not tried:  # from the other's side
             yield exchanged(around, value, axis, other, MOST)
 
 

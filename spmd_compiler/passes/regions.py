@@ -34,6 +34,7 @@ class Around:
         self.maker: dict[Value, Node] = {}
         self.readers: dict[Value, list[Node]] = {}
         self._ways: dict[tuple[Op, str], tuple[Choice, tuple[Choice, ...]]] = {}
+        self._swaps: dict[tuple[Node, str, str], tuple[Choice | Layout, Choice | Layout | None]] = {}
         for op in engine.choices:
             if op.name in CONTROL_FLOW:
                 for i in range(len(op.results)):
@@ -58,6 +59,14 @@ class Around:
                 same = choice.demands, choice.results
                 ways = choice, *[w for w in found if (w.demands, w.results) != same]
             known = self._ways[op, axis] = choice, ways
+        return known[1]
+
+    def swapped(self, node: Node, a: str, b: str) -> Choice | Layout | None:
+        """How a node runs if two axes change places; None if it has neither, or can't."""
+        present, key = now(self.engine, node), (node, a, b)
+        known = self._swaps.get(key)
+        if known is None or known[0] is not present:
+            known = self._swaps[key] = present, _swapped(self.engine, node, present, a, b)
         return known[1]
 
     def nodes(self, value: Value) -> Iterator[Node]:
@@ -134,7 +143,7 @@ def exchanged(around: Around, start: Value, a: str, b: str, most: int) -> Region
         for node in around.nodes(todo.popleft()):
             if node in found:
                 continue
-            move = _swapped(engine, node, a, b)
+            move = around.swapped(node, a, b)
             if move is None:
                 continue
             found[node] = move
@@ -191,9 +200,7 @@ def _divides(engine: Engine, value: Value, layout: Layout, dim: int) -> bool:
     )
 
 
-def _swapped(engine: Engine, node: Node, a: str, b: str) -> Choice | Layout | None:
-    """How a node runs if two axes change places; None if it has neither, or can't."""
-    choice = now(engine, node)
+def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str) -> Choice | Layout | None:
     layouts = [x for _, x in _layouts(engine, node, choice)]
     if not any(x.axes & {a, b} for x in layouts) or any(x.blocks or x.has_pieces for x in layouts):
         return None
