@@ -42,12 +42,15 @@ class Prices:
     """What things weigh, in bytes over the usual link. message: one more collective, which is what a link sends while one
     starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. As on real chips, a message
     takes as long as touching some 50 MB: below that, elementwise work is rather repeated than spread at equal bytes. flop:
-    an operation, between what those on 16 and on 32 bits take. hardware: prices by mesh axis and element type, instead."""
+    an operation, between what those on 16 and on 32 bits take. stored: bytes of the largest value that enters or leaves the
+    program. What an op touches beyond three of these is made by broadcasting, as the pairs of n bodies are: its arithmetic
+    counts, like that of the matrix product that would make it. hardware: prices by mesh axis and element type, instead."""
 
     message: float = 512.0
     touch: float = 1e-5
     flop: float = 3e-3
     hardware: Hardware | None = None
+    stored: float = math.inf
 
     @classmethod
     def of(cls, hardware: Hardware) -> Prices:
@@ -62,7 +65,8 @@ class Prices:
     def work(self, work: Work) -> float:
         hw = self.hardware
         flop = self.flop if hw is None else hw.link_bandwidth / hw.peak(work.dtype)
-        return self.touch * work.touched + flop * work.flops
+        expanded = max(0.0, work.touched - 3 * self.stored) * EXPANDED
+        return self.touch * work.touched + flop * (work.flops + expanded)
 
     def send(self, axes: Iterable[str], sent: float, messages: int = 1) -> float:
         """Some messages over mesh axes, with the bytes that a device sends in all of them."""
@@ -73,6 +77,7 @@ class Prices:
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 
 
+EXPANDED = 1 / 36  # operations a byte: an f32 made of two touches 12, and most arithmetic hides behind memory
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
@@ -90,7 +95,9 @@ def priced(module: Module, hardware: Hardware | None) -> Module:
     values = [v for op in module.walk() for v in op.results] + module.main.body.args
     largest = max((v.type.nbytes for v in values), default=0)
     mesh = Mesh(module.mesh.axes)
-    small = replace(USUAL, message=min(USUAL.message, largest / SMALL))
+    body = module.main.body
+    stored = max((v.type.nbytes for v in (*body.args, *body.returns)), default=0)
+    small = replace(USUAL, message=min(USUAL.message, largest / SMALL), stored=stored)
     mesh.cache["prices"] = small if hardware is None else Prices.of(hardware)
     return Module(mesh, module.functions, module.name, module.attrs)
 

@@ -1,0 +1,39 @@
+"""What the assignment of layouts takes for cheap."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+
+
+def bodies(x: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Some steps of n bodies, each of which pulls all others."""
+
+    def step(state: tuple[jax.Array, jax.Array], _: None) -> tuple[tuple[jax.Array, jax.Array], None]:
+        x, v = state
+        d = x[None] - x[:, None]
+        v = v + 0.01 * (lax.rsqrt((d**2).sum(-1) + 0.01)[..., None] ** 3 * d).sum(1) / len(x)
+        return (x + 0.01 * v, v), None
+
+    return lax.scan(step, (x, v), None, 8)[0]
+
+
+@pytest.mark.parametrize("n", [512, 2048])
+def test_work_on_all_pairs_is_spread(n):
+    """Each device computes its rows of the n x n pairs, though sending x once and doing all of them is fewer bytes."""
+    mesh = spmd.create_mesh({"a": 8}, abstract=True)
+    x = jax.ShapeDtypeStruct((n, 3), jnp.float32)
+    step = spmd.spmd_jit(bodies, mesh=mesh, in_layouts=(P("a"), P("a")), out_layouts=P("a"))
+    (gather,) = step.lower(x, x).collectives()
+    assert (gather.kind, gather.trips) == ("all_gather", 8)
+    assert gather.bytes_per_device == n * 3 * 4 * 7 / 8
+
+
+def test_work_on_few_pairs_is_repeated():
+    mesh = spmd.create_mesh({"a": 8}, abstract=True)
+    x = jax.ShapeDtypeStruct((16, 3), jnp.float32)
+    step = spmd.spmd_jit(bodies, mesh=mesh, in_layouts=(P("a"), P("a")), out_layouts=P("a"))
+    assert [c.trips for c in step.lower(x, x).collectives()] == [1]
