@@ -1,49 +1,83 @@
 """Least cost of variables that are 0 or 1, with costs of single ones and of pairs, as a minimum cut (Kolmogorov and Zabih
-2004), found by networkx with the algorithm of Boykov and Kolmogorov (2004)."""
+2004). A variable that is better one way whatever the others are is settled first; what is left of the graph, mostly nothing,
+is cut by networkx with the algorithm of Boykov and Kolmogorov (2004)."""
 
 from __future__ import annotations
+
+from math import inf
 
 import networkx as nx
 from networkx.algorithms.flow import boykov_kolmogorov
 
 SOURCE, SINK = -1, -2
-PRECISION = 1000  # capacities are whole numbers: what is left of one must be nothing or something
+PRECISION = 1000  # costs are whole numbers: what is left of one must be nothing or something
 
 
 class MinCut:
-    """A variable is 1 on the sink's side."""
+    """A variable is 1 on the sink's side. An edge's cost is due if its start is 0 and its end is 1."""
 
     def __init__(self) -> None:
-        self.graph = nx.DiGraph()
-        self.graph.add_nodes_from((SOURCE, SINK))
-        self.costs: list[float] = []  # of 1 rather than 0
+        self._costs: list[float] = []  # of 1 rather than 0
+        self._ends: list[dict[int, float]] = []  # per variable the edges from it
+        self._starts: list[dict[int, float]] = []  # and to it
 
     def variable(self) -> int:
-        self.costs.append(0.0)
-        self.graph.add_node(len(self.costs) - 1)
-        return len(self.costs) - 1
+        self._costs.append(0.0)
+        self._ends.append({})
+        self._starts.append({})
+        return len(self._costs) - 1
 
     def one(self, variable: int, cost: float) -> None:
         """Being 1 costs that, beside being 0."""
-        self.costs[variable] += cost
+        self._costs[variable] += cost
 
     def ordered(self, low: int, high: int, cost: float) -> None:
         """`low` being 0 while `high` is 1 costs that."""
-        capacity, edge = round(PRECISION * cost), self.graph.get_edge_data(low, high)
-        if edge is None:
-            self.graph.add_edge(low, high, capacity=capacity)
-        elif "capacity" in edge:
-            edge["capacity"] += capacity
+        cost = self._ends[low].get(high, 0) + (cost if cost == inf else round(PRECISION * cost))
+        self._ends[low][high] = self._starts[high][low] = cost
 
     def never(self, low: int, high: int) -> None:
         """If `high` is 1, so is `low`."""
-        self.graph.add_edge(low, high)
-        self.graph[low][high].pop("capacity", None)  # an edge without one can't be cut
+        self.ordered(low, high, inf)
 
     def solve(self) -> list[bool]:
         """Per variable whether it is 1. Where both serve alike it is 0."""
-        for n, cost in enumerate(self.costs):
-            if cost:
-                self.ordered(*((SOURCE, n, cost) if cost > 0 else (n, SINK, -cost)))
-        _, (_, ones) = nx.minimum_cut(self.graph, SOURCE, SINK, flow_func=boykov_kolmogorov)
-        return [n in ones for n in range(len(self.costs))]
+        costs = [float(round(PRECISION * cost)) for cost in self._costs]
+        ones = self._settled(costs)
+        if len(ones) < len(costs):
+            ones |= self._cut(costs, ones)
+        return [ones[n] for n in range(len(costs))]
+
+    def _settled(self, costs: list[float]) -> dict[int, bool]:
+        """The variables that are better one way whatever the others are. `costs` then counts what the rest owes to them."""
+        ones: dict[int, bool] = {}
+        todo = dict.fromkeys(range(len(costs)))
+        while todo:
+            n, _ = todo.popitem()
+            ends = {m: cost for m, cost in self._ends[n].items() if m not in ones}
+            starts = {m: cost for m, cost in self._starts[n].items() if m not in ones}
+            if costs[n] >= sum(ends.values()):
+                ones[n] = False
+                for m, cost in ends.items():
+                    costs[m] += cost
+            elif -costs[n] > sum(starts.values()):
+                ones[n] = True
+                for m, cost in starts.items():
+                    costs[m] -= cost
+            else:
+                continue
+            todo.update(dict.fromkeys((*ends, *starts)))
+        return ones
+
+    def _cut(self, costs: list[float], settled: dict[int, bool]) -> dict[int, bool]:
+        """The variables that aren't settled."""
+        graph, rest = nx.DiGraph(), [n for n in range(len(costs)) if n not in settled]
+        graph.add_nodes_from((SOURCE, SINK, *rest))
+        for n in rest:
+            if costs[n]:
+                graph.add_edge(*((SOURCE, n) if costs[n] > 0 else (n, SINK)), capacity=abs(costs[n]))
+            for m, cost in self._ends[n].items():
+                if m not in settled:  # an edge without a capacity can't be cut
+                    graph.add_edge(n, m, **({} if cost == inf else {"capacity": cost}))
+        _, (_, ones) = nx.minimum_cut(graph, SOURCE, SINK, flow_func=boykov_kolmogorov)
+        return {n: n in ones for n in rest}
