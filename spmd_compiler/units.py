@@ -16,7 +16,8 @@ import jax
 
 from . import compat
 from .errors import LayoutError, UnsupportedError
-from .ir.graph import Block, Op, Raw
+from .ir.clone import inline_block
+from .ir.graph import Block, Op, Raw, Value
 from .ir.groups import device_groups
 from .ir.importer import import_module
 from .ir.layout import local_type
@@ -29,7 +30,7 @@ from .passes.units import Local
 from .tracing import tracing
 
 _GROUP_AXIS = re.compile(r'axis_ref<name = "([^"]*)">')
-_WIDE = frozenset({"i64", "ui64", "f64", "c128"})
+_WIDE = frozenset({"i64", "u64", "f64", "c128"})
 
 
 class Localizer(Protocol):
@@ -172,21 +173,14 @@ def _list_groups(op: Op, mesh: Mesh) -> None:
 
 def _without_region(body: Block) -> Block:
     """The block with what its manual region holds in the region's place."""
-    out = Block(body.args, [], body.returns)
-    env: dict[Any, Any] = {}
+    out, env = Block(body.args, [], []), dict[Value, Value]()
     for op in body.ops:
         op.operands = [env.get(v, v) for v in op.operands]
-        if op.name != "manual_computation":
+        if op.name == "manual_computation":
+            made = inline_block(op.regions[0], op.operands, out.ops)
+            env.update(zip(op.results, made, strict=True))
+        else:
             out.ops.append(op)
-            continue
-        region = op.regions[0]
-        env.update(zip(region.args, op.operands, strict=True))
-        for inner in region.walk():
-            inner.operands = [env.get(v, v) for v in inner.operands]
-            for block in inner.regions:
-                block.returns[:] = [env.get(v, v) for v in block.returns]
-        out.ops += region.ops
-        env.update({r: env.get(v, v) for r, v in zip(op.results, region.returns, strict=True)})
     out.returns = [env.get(v, v) for v in body.returns]
     return out
 

@@ -60,11 +60,7 @@ def parse_shardings(text: str) -> tuple[ShardyText, ...]:
         return (parse_sharding(text),)
     s = Scanner(text)
     s.expect("#", "sdy.sharding_per_value", "<", "[")
-    shardings = []
-    while not s.skip("]"):
-        shardings.append(_sharding(s))
-        if s.peek() != "]":
-            s.expect(",")
+    shardings = s.listed("]", lambda: _sharding(s))
     s.expect(">")
     s.end()
     return tuple(shardings)
@@ -74,14 +70,13 @@ def split_shardings(text: str) -> list[str]:
     """The texts of the shardings in `#sdy.sharding_per_value<[<...>, <...>]>`; raises ParseError."""
     s = Scanner(text)
     s.expect("#", "sdy.sharding_per_value", "<", "[")
-    parts: list[str] = []
-    while not s.skip("]"):
+
+    def part() -> str:
         start = s.offset
         _sharding(s)
-        parts.append(text[start : s.offset].rstrip())
-        if s.peek() != "]":
-            s.expect(",")
-    return parts
+        return text[start : s.offset].rstrip()
+
+    return s.listed("]", part)
 
 
 def parse_manual_axes(text: str) -> tuple[str, ...]:
@@ -110,14 +105,15 @@ def _mesh(s: Scanner) -> MeshText:
 def read_mesh_axes(s: Scanner, close: str) -> tuple[tuple[str, int], ...]:
     """`"a"=4, "b"=2`, and the bracket behind them."""
     axes: dict[str, int] = {}
-    while not s.skip(close):
+
+    def axis() -> None:
         at, name = s.position, s.name()
         s.expect("=")
         if name in axes:
             s.reject(f"axis {name!r} is given twice", at)
         axes[name] = s.positive()
-        if s.peek() != close:
-            s.expect(",")
+
+    s.listed(close, axis)
     return tuple(axes.items())
 
 
@@ -138,11 +134,7 @@ def _sharding(s: Scanner) -> ShardyText:
         s.expect("mesh", "<")
         mesh = _mesh(s)
     s.expect(",", "[")
-    dims = []
-    while not s.skip("]"):
-        dims.append(read_dim(s))
-        if s.peek() != "]":
-            s.expect(",")
+    dims = s.listed("]", lambda: read_dim(s))
     groups: dict[str, tuple[str, ...]] = {}
     while s.skip(","):
         if s.peek() not in ("replicated", "unreduced"):
@@ -157,29 +149,18 @@ def _sharding(s: Scanner) -> ShardyText:
 def read_dim(s: Scanner) -> DimText:
     """`{"a", "b":(1)2, ?}p1`."""
     s.expect("{")
-    axes, is_open = [], False
-    while not s.skip("}"):
-        if s.skip("?"):
-            is_open = True
-        else:
-            axes.append(_axis(s))
-        if s.peek() != "}":
-            s.expect(",")
+    found = s.listed("}", lambda: None if s.skip("?") else _axis(s))
+    axes = [x for x in found if x is not None]
     priority = None
     if re.fullmatch(r"p\d+", s.peek()):
         priority = int(s.next()[1:])
-    return DimText(tuple(axes), is_open, priority)
+    return DimText(tuple(axes), None in found, priority)
 
 
 def read_axes(s: Scanner) -> tuple[str, ...]:
     """`{"a", "b":(1)2}`."""
     s.expect("{")
-    axes = []
-    while not s.skip("}"):
-        axes.append(_axis(s))
-        if s.peek() != "}":
-            s.expect(",")
-    return tuple(axes)
+    return tuple(s.listed("}", lambda: _axis(s)))
 
 
 def _axis(s: Scanner) -> str:

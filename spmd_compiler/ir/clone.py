@@ -13,6 +13,7 @@ def clone_regions(regions: tuple[Block, ...], env: Mapping[Value, Value] | None 
 
 
 def clone_block(block: Block, env: Mapping[Value, Value] | None = None) -> Block:
+    """A copy with values of its own; `env` replaces values of the enclosing blocks."""
     args = [Value(v.type, v.layout, v.name) for v in block.args]
     out = Block(args, [], [])
     out.returns = inline_block(block, args, out.ops, env)

@@ -43,13 +43,9 @@ class NamedText(NamedTuple):
 def parse_hlo_sharding(text: str) -> tuple[TileText | NamedText, ...]:
     """The shardings in an `mhlo.sharding` string, one per result; raises ParseError."""
     s = Scanner(text)
-    parts: list[TileText | NamedText] = []
     if text.replace(" ", "").startswith("{{"):
         s.expect("{")
-        while not s.skip("}"):
-            parts.append(_one(s))
-            if s.peek() != "}":
-                s.expect(",")
+        parts = s.listed("}", lambda: _one(s))
     else:
         parts = [_one(s)]
     s.end()
@@ -77,10 +73,7 @@ def _named(s: Scanner) -> NamedText:
     groups: dict[str, tuple[str, ...]] = {}
     while s.skip(","):
         if s.skip("["):
-            while not s.skip("]"):
-                dims.append(read_dim(s))
-                if s.peek() != "]":
-                    s.expect(",")
+            dims += s.listed("]", lambda: read_dim(s))
         elif s.skip("device_ids"):
             s.expect("=", "(")
             ids = _device_ids(s)
@@ -180,14 +173,12 @@ def _iota(s: Scanner) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _words(s: Scanner) -> tuple[str, ...]:
-    words = []
-    while not s.skip("}"):
+    def word() -> str:
         if s.peek() not in _SUBGROUPS:
             s.fail(f"expected one of {', '.join(_SUBGROUPS)}")
-        words.append(s.next())
-        if s.peek() != "}":
-            s.expect(",")
-    return tuple(words)
+        return s.next()
+
+    return tuple(s.listed("}", word))
 
 
 def _skip_braces(s: Scanner) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import ClassVar, NoReturn
+from collections.abc import Callable
+from typing import ClassVar, NoReturn, TypeVar
 
 from ..errors import ParseError
 
+T = TypeVar("T")
 _TOKEN = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|@"(?:[^"\\]|\\.)*"|@?[A-Za-z_][\w.$-]*|-?\d+|<=|#|\S)""")
 _COMMENT = re.compile(r"/\*.*?\*/")
 
@@ -86,12 +88,16 @@ class Scanner:
 
     def integers(self, close: str) -> tuple[int, ...]:
         """Numbers separated by commas, and the bracket behind them."""
-        numbers = []
+        return tuple(self.listed(close, self.integer))
+
+    def listed(self, close: str, read: Callable[[], T]) -> list[T]:
+        """What `read` reads, as often as it stands there, separated by commas, and the bracket behind them."""
+        found: list[T] = []
         while not self.skip(close):
-            numbers.append(self.integer())
+            found.append(read())
             if self.peek() != close:
                 self.expect(",")
-        return tuple(numbers)
+        return found
 
     def name(self) -> str:
         """An axis: in quotes of either kind, or a bare word."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from ..errors import LayoutError
 from ..ir.annotations import ShardyText, parse_manual_axes, parse_mesh, parse_shardings
+from ..ir.clone import clone_block
 from ..ir.factor_text import parse_shardy_rule, print_rule
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.layout import Layout, check_layout
@@ -21,7 +22,7 @@ from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.parser import parse_layout
 from ..ir.resolve import Resolved, ShardingResolver
-from .manual_regions import ENTER, LEAVE, copy_block, form_manual_regions
+from .manual_regions import ENTER, LEAVE, form_manual_regions
 from .open_regions import automatic_axes
 from .program_mesh import CALLS, program_mesh, reached_functions
 from .round_trip import read_round_trip
@@ -286,7 +287,7 @@ class _Annotator:
         if copy is None:
             copy = self._manual_copies[key] = f"{name}.manual{len(self._manual_copies)}"
             source = self.module.functions[name]
-            function = Function(copy, copy_block(source.body, {}), False)
+            function = Function(copy, clone_block(source.body), False)
             self.module.functions[copy] = function
             self._block(function.body, manual)
         return copy

@@ -6,25 +6,12 @@
 from __future__ import annotations
 
 from ..errors import LayoutError
+from ..ir.clone import clone_block
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.resolve import Resolved, ShardingResolver
 
 ENTER, LEAVE = "SPMDFullToShardShape", "SPMDShardToFullShape"
-
-
-def copy_block(block: Block, env: dict[Value, Value]) -> Block:
-    """A copy with new values; `env` maps values of enclosing blocks."""
-    args = [Value(v.type, v.layout, v.name) for v in block.args]
-    env = {**env, **dict(zip(block.args, args, strict=True))}
-    ops = []
-    for op in block.ops:
-        results = [Value(v.type, v.layout, v.name) for v in op.results]
-        operands = [env.get(v, v) for v in op.operands]
-        regions = tuple(copy_block(r, env) for r in op.regions)
-        env.update(zip(op.results, results, strict=True))
-        ops.append(Op(op.name, operands, results, op.attrs, regions, op.loc))
-    return Block(args, ops, [env.get(v, v) for v in block.returns])
 
 
 def form_manual_regions(block: Block, resolver: ShardingResolver) -> None:
@@ -133,7 +120,7 @@ class _Former:
         outs = [self._border(op, op.results[0], op.operands[0]) for op in region.leaves]
         args = [op.results[0] for op in region.enters]
         env = {v: Value(v.type, None, v.name) for v in captured}
-        body = copy_block(Block([], region.ops, [op.operands[0] for op in region.leaves]), env)
+        body = clone_block(Block([], region.ops, [op.operands[0] for op in region.leaves]), env)
         attrs = {
             "in_layouts": (*borders, *(Layout.replicated(v.type.rank) for v in captured)),
             "out_layouts": tuple(outs),

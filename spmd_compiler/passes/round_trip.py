@@ -12,9 +12,9 @@ from typing import Any
 
 from ..errors import LayoutError
 from ..ir.annotations import split_shardings
+from ..ir.clone import clone_block
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.locations import unescape
-from .manual_regions import copy_block
 
 _FRONTEND = "mhlo.frontend_attributes"
 _PREFIX = "xla.sdy."
@@ -179,4 +179,4 @@ class _Former:
         }
         operands = list(enter.operands) if enter else []
         results = list(leave.results) if leave else []
-        return Op("manual_computation", operands, results, attrs, (copy_block(body, {}),), call.loc)
+        return Op("manual_computation", operands, results, attrs, (clone_block(body),), call.loc)
