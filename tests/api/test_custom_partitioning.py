@@ -149,6 +149,27 @@ def test_from_stablehlo():
     np.testing.assert_allclose(program.compile()(x, w)[0], np.sin(x) @ w, rtol=1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.float64])
+def test_wide_numbers_from_stablehlo(dtype):
+    """Though JAX is set to 32 bits here."""
+
+    @custom_partitioning
+    def thrice(x):
+        return x * 3
+
+    def partition(mesh, args, result):
+        return mesh, lambda x: x * 3, result.sharding, tuple(a.sharding for a in args)
+
+    thrice.def_partition(partition, sharding_rule="i -> i")
+    x = np.arange(8, dtype=dtype) + 2**40
+    with jax.enable_x64(True):
+        sharded = NamedSharding(MESH.to_jax(), P("a"))
+        text = jax.jit(thrice, in_shardings=sharded).lower(jax.ShapeDtypeStruct((8,), dtype)).as_text()
+    (found,) = spmd.from_stablehlo(text).compile()(x)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, x * dtype(3))
+
+
 def test_programs_of_another_process():
     """Their callbacks are out of reach: they can be looked at, but not run."""
     text = """module {
