@@ -15,7 +15,7 @@ from typing import Any
 
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, is_pure
+from ..ir.optable import COLLECTIVES, is_pure, sends
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import reads
@@ -159,22 +159,21 @@ def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
 
 def _small(op: Op) -> Any:
     """The key of small collectives."""
-    if op.name not in _PACK or "axes" not in op.attrs:
+    if op.name not in _PACK or not _sends_at_most(op, SMALL):
         return None
-    type = op.operands[0].type
-    if not isinstance(type, TensorType) or not 0 < type.nbytes <= SMALL:
-        return None
-    return op.name, op.attrs["axes"], op.attrs.get("kind"), type.dtype
+    return op.name, op.attrs["axes"], op.attrs.get("kind"), op.operands[0].type.dtype
 
 
 def _reduces(op: Op, bucket: int) -> Any:
     """The key of all-reduces that fit in a bucket."""
-    if op.name != "all_reduce" or "axes" not in op.attrs:
+    if op.name != "all_reduce" or not _sends_at_most(op, bucket):
         return None
-    type = op.operands[0].type
-    if not isinstance(type, TensorType) or not 0 < type.nbytes <= bucket:
-        return None
-    return op.attrs["axes"], op.attrs["kind"], type.dtype
+    return op.attrs["axes"], op.attrs["kind"], op.operands[0].type.dtype
+
+
+def _sends_at_most(op: Op, size: int) -> bool:
+    """Whether a collective is the compiler's, and its operand a tensor of elements, in no more bytes than `size`."""
+    return sends(op) and isinstance(type := op.operands[0].type, TensorType) and 0 < type.nbytes <= size
 
 
 def _buckets(position: int, ops: list[Op], size: int | None) -> Iterator[Group]:

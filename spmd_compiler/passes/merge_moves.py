@@ -7,6 +7,7 @@ neighbour, while `pad(x)` alone would shift every block. The values stay the sam
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -59,17 +60,12 @@ class _Merger:
         if op.regions and op.name != "manual_computation":  # what that holds is per device already
             regions = tuple(self.block(r) for r in op.regions)
             op = Op(op.name, op.operands, op.results, op.attrs, regions, op.loc)
-        merge = _MERGES.get(op.name)
-        while merge is not None:
-            new = merge(op, self.defs)
-            if new is None:
-                break
+        while new := _merged(op, self.defs):
             self.changed = True
             *before, op = new
             ops += before
             for x in before:
                 self.defs[x.results[0]] = x
-            merge = _MERGES.get(op.name)
         if op.name in _IDENTITIES and _is_identity(op):
             env[op.results[0]] = op.operands[0]
             self.changed = True
@@ -77,6 +73,11 @@ class _Merger:
         ops.append(op)
         for v in op.results:
             self.defs[v] = op
+
+
+def _merged(op: Op, defs: Defs) -> list[Op] | None:
+    """The ops that take an op's place, of which the last one makes its results; None if it stays."""
+    return next((found for merge in _MERGES.get(op.name, ()) if (found := merge(op, defs))), None)
 
 
 def _is_identity(op: Op) -> bool:
@@ -88,23 +89,6 @@ def _is_identity(op: Op) -> bool:
     if op.name == "broadcast_in_dim":
         return at["broadcast_dimensions"] == tuple(range(op.results[0].type.rank))
     return True
-
-
-def _slice(op: Op, defs: Defs) -> list[Op] | None:
-    return (
-        slice_of_slice(op, defs)
-        or slice_of_pad(op, defs)
-        or slice_of_joined(op, defs)
-        or pad_windows.cropped_scatter(op, defs)
-    )
-
-
-def _pad(op: Op, defs: Defs) -> list[Op] | None:
-    return pad_of_slice(op, defs) or pad_of_pad(op, defs)
-
-
-def _concatenate(op: Op, defs: Defs) -> list[Op] | None:
-    return _fills_to_pad(op, defs) or _to_splice(op, defs)
 
 
 def _fills_to_pad(op: Op, defs: Defs) -> list[Op] | None:
@@ -175,7 +159,7 @@ def _parts(value: Value, d: int, defs: Defs) -> list[tuple[Value, int, int]]:
     return [(value, 0, value.type.shape[d])]
 
 
-def _dynamic_slice(op: Op, defs: Defs) -> list[Op] | None:
+def _roll(op: Op, defs: Defs) -> list[Op] | None:
     """As much as there is of a value that is there twice: a roll."""
     twice = defs.get(op.operands[0])
     if twice is None or twice.name != "splice" or len(twice.operands) != 2:
@@ -189,18 +173,14 @@ def _dynamic_slice(op: Op, defs: Defs) -> list[Op] | None:
     return [Op("dynamic_roll", [source, op.operands[1 + d]], op.results, {"dimension": d}, (), op.loc)]
 
 
-def _scatter(op: Op, defs: Defs) -> list[Op] | None:
-    return known_updates.scatter(op, defs) or row_lookups.scatter(op, defs)
-
-
-_MERGES = {
-    "slice": _slice,
-    "pad": _pad,
-    "concatenate": _concatenate,
-    "reduce_window": pad_windows.reduce_window,
-    "convolution": pad_windows.convolution,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": known_updates.dynamic_update_slice,
-    "gather": row_lookups.gather,
-    "scatter": _scatter,
+_MERGES: dict[str, tuple[Callable[[Op, Defs], list[Op] | None], ...]] = {
+    "slice": (slice_of_slice, slice_of_pad, slice_of_joined, pad_windows.cropped_scatter),
+    "pad": (pad_of_slice, pad_of_pad),
+    "concatenate": (_fills_to_pad, _to_splice),
+    "reduce_window": (pad_windows.reduce_window,),
+    "convolution": (pad_windows.convolution,),
+    "dynamic_slice": (_roll,),
+    "dynamic_update_slice": (known_updates.dynamic_update_slice,),
+    "gather": (row_lookups.gather,),
+    "scatter": (known_updates.scatter, row_lookups.scatter),
 }

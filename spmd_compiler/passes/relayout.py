@@ -12,7 +12,7 @@ import itertools
 import math
 from typing import NamedTuple
 
-from ..ir.layout import Layout, canonical, local_type
+from ..ir.layout import Layout, local_type
 from ..ir.mesh import Mesh, parse_axis, split_axis
 from ..ir.types import TensorType
 from .cost import step_cost
@@ -120,6 +120,12 @@ def split(layout: Layout, pieces: dict[str, tuple[str, ...]]) -> Layout:
     return Layout(dims, partial, layout.blocks)
 
 
+def _span(axis: str, mesh: Mesh) -> tuple[str, int, int]:
+    """The mesh axis that an axis is, or is a piece of, and from where to where, as products of its major pieces' sizes."""
+    name, begin, size = parse_axis(axis)
+    return name, begin, begin * (size if size is not None else mesh.shape[name])
+
+
 def refine(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
     """The same layouts over a common set of pieces, so that two axes are either equal or disjoint. Raises ValueError if
     there is none: see `nesting`."""
@@ -128,13 +134,12 @@ def refine(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
         return layouts
     cuts: dict[str, set[int]] = {}
     for axis in names:
-        name, pre, size = parse_axis(axis)
-        cuts.setdefault(name, set()).update((pre, pre * (size if size is not None else mesh.shape[name])))
+        name, begin, end = _span(axis, mesh)
+        cuts.setdefault(name, set()).update((begin, end))
     pieces: dict[str, tuple[str, ...]] = {}
     for axis in names:
-        name, pre, size = parse_axis(axis)
-        end = pre * (size if size is not None else mesh.shape[name])
-        points = sorted(c for c in cuts[name] if pre <= c <= end)
+        name, begin, end = _span(axis, mesh)
+        points = sorted(c for c in cuts[name] if begin <= c <= end)
         if len(points) > 2:
             if any(hi % lo for lo, hi in itertools.pairwise(points)):
                 raise ValueError(f"the sub-axes of {name} in {', '.join(map(str, layouts))} don't nest")
@@ -151,8 +156,8 @@ def nesting(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
     for layout in layouts:
         own: dict[str, set[int]] = {}
         for axis in layout.axes:
-            name, pre, size = parse_axis(axis)
-            own.setdefault(name, set()).update((pre, pre * (size if size is not None else mesh.shape[name])))
+            name, begin, end = _span(axis, mesh)
+            own.setdefault(name, set()).update((begin, end))
         clash: set[str] = set()
         for name, points in own.items():
             together = cuts.get(name, set()) | points
@@ -225,11 +230,3 @@ def _through_replicated(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) 
     for axis, kind in dst.partial:
         go(Step("to_partial", (axis,), at, at.with_partial((*at.partial, (axis, kind))), reduction=kind))
     return Plan(tuple(path), sum(step_cost(s, type, mesh) for s in path))
-
-
-def canonical_steps(steps: tuple[Step, ...], type: TensorType, mesh: Mesh) -> tuple[Step, ...]:
-    """The steps with sub-axes merged in their layouts, for printing."""
-    return tuple(
-        s._replace(source=canonical(s.source, type, mesh), target=canonical(s.target, type, mesh))
-        for s in steps
-    )

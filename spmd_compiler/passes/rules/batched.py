@@ -12,16 +12,15 @@ from ...ir.graph import Op, Raw, Value
 from ..builder import Builder
 from ..cost import Work
 from .base import Dims, Rule, factored, numbered, shape_of
-
-
-def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return b.local(op, args)
+from .custom import cleaned
 
 
 def cholesky(op: Op) -> Rule:
     shape = shape_of(op.operands[0])
     dims: Dims = (*numbered(shape[:-2]), None, None)
-    return factored([dims], [dims], shape[:-2], _expand, work=Work(flops=math.prod(shape) * shape[-1] / 3))
+    return factored(
+        [dims], [dims], shape[:-2], Builder.local, work=Work(flops=math.prod(shape) * shape[-1] / 3)
+    )
 
 
 def triangular_solve(op: Op) -> Rule:
@@ -35,7 +34,7 @@ def triangular_solve(op: Op) -> Rule:
         [(*batch, None, None), (*batch, *sides)],
         [(*batch, *sides)],
         [*a[:-2], free],
-        _expand,
+        Builder.local,
         linear=[((1,), ("sum",))],
         work=Work(flops=math.prod(b) * a[-1]),
     )
@@ -97,12 +96,8 @@ def batched_call(op: Op) -> Rule:
 
 def _expand_call(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     """A kernel must not meet what padding happens to hold: a NaN may keep it from ending, a pivot may point anywhere."""
-    clean = []
-    for value, arg in zip(op.operands, args, strict=True):
-        assert value.layout is not None
-        clean.append(b.masked(arg, value.layout, value.type, range(value.type.rank), 0))
     attrs = {k: v for k, v in op.attrs.items() if k != "sharding_rule"}  # JAX's, of the whole shapes
-    return b.local(op, clean, attrs)
+    return b.local(op, cleaned(b, op, args), attrs)
 
 
 def _declared_rank(op: Op) -> int | None:

@@ -120,16 +120,12 @@ def _widens(source: str, target: str) -> bool:
     return False
 
 
-def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return b.local(op, args)
-
-
 def elementwise(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
     work = Work.over(op)
-    return factored(operands, [dims] * len(op.results), shape, _expand, linear=_linear(op), work=work)
+    return factored(operands, [dims] * len(op.results), shape, Builder.local, linear=_linear(op), work=work)
 
 
 def bitcast_convert(op: Op) -> Rule:
@@ -141,7 +137,7 @@ def bitcast_convert(op: Op) -> Rule:
         [dims + (None,) * (len(source) - common)],
         [dims + (None,) * (len(target) - common)],
         target[:common],
-        _expand,
+        Builder.local,
         work=Work(2 * op.results[0].type.nbytes),
     )
 
@@ -154,7 +150,7 @@ def select(op: Op) -> Rule:
         [pred, dims, dims],
         [dims],
         shape,
-        _expand,
+        Builder.local,
         linear=[((1, 2), PARTIAL_KINDS)],
         work=Work(4 * op.results[0].type.nbytes),
     )
@@ -165,7 +161,7 @@ def clamp(op: Op) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
-    return factored(operands, [dims], shape, _expand, work=Work(4 * op.results[0].type.nbytes))
+    return factored(operands, [dims], shape, Builder.local, work=Work(4 * op.results[0].type.nbytes))
 
 
 def constant(op: Op) -> Rule:

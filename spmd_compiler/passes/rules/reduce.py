@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
+from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
 from ..cost import Work
 from .base import Rule, factored, numbered, shape_of
-from .regions import Scalars, is_identity, neutral_init, reducer_kind
-
-_IDEMPOTENT = ("max", "min", "and", "or")
+from .regions import IDEMPOTENT, Scalars, is_identity, neutral_init
 
 
 def reduce(op: Op, scalars: Scalars) -> Rule:
@@ -51,7 +50,7 @@ def _expand_plain(b: Builder, op: Op, args: list[Value], kind: str, plain_init: 
     value = b.masked(args[0], source.layout, source.type, op.attrs["dimensions"], neutral)
     init = args[1]
     axes = result.layout.partial_axes
-    if not axes or plain_init or kind in _IDEMPOTENT:
+    if not axes or plain_init or kind in IDEMPOTENT:
         return b.local(op, [value, init])
     # The init counts once, so only the first device of those that share the partial adds it; and it does so behind the
     # reduction, because XLA drops a computed init where the shard has one position.

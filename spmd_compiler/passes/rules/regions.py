@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Block, Dense, Value
-from ...ir.optable import reducer_kind
 from ...ir.types import numpy_dtype
 from ..builder import identity_value
 
 Scalars = Mapping[Value, Dense]  # the scalar constants of the program
+IDEMPOTENT = ("max", "min", "and", "or")  # kinds of which any init is neutral, once it is in
 
 _COMPARE = {
     "EQ": np.equal,
@@ -87,6 +87,3 @@ def is_identity(kind: str, init: Value, scalars: Scalars) -> bool:
         return False
     want = np.asarray(identity_value(kind, init.type.dtype))
     return bool(value.array == want)
-
-
-__all__ = ["Scalars", "evaluate", "is_identity", "neutral_init", "reducer_kind"]

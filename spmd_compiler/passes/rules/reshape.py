@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 
-from ...ir.graph import Op, Value
+from ...ir.graph import Op
 from ...ir.layout import Axes, Layout, block_size, canonical, local_block
 from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
@@ -151,7 +151,7 @@ class ReshapeRule(Rule):
     def __init__(self, op: Op):
         self.source, self.target = shape_of(op.operands[0]), shape_of(op.results[0])
         work = Work(2 * op.results[0].type.nbytes)
-        super().__init__([()], [()], (), (), _expand, work)
+        super().__init__([()], [()], (), (), Builder.local, work)
 
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
         mesh = costs.mesh
@@ -235,10 +235,6 @@ class ReshapeRule(Rule):
             canonical(kept, op.operands[0].type, mesh) is layout
             and canonical(carried, op.results[0].type, mesh) is result
         )
-
-
-def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return b.local(op, args)
 
 
 def reshape(op: Op) -> Rule:

@@ -13,12 +13,12 @@ import numpy as np
 from ...ir.clone import clone_regions
 from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes, local_type
+from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
 from ..cost import Work
 from ..halo import Window, fetch_window, lookup, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .regions import reducer_kind
 from .windows import filler
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.graph import Op, Value
+from ...ir.graph import Op
 from ...ir.layout import PARTIAL_KINDS
 from ..builder import Builder
 from ..cost import Work
@@ -11,22 +11,25 @@ from .base import Rule, factored, numbered, shape_of
 ANY_PARTIAL = [((0,), PARTIAL_KINDS)]
 
 
-def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return b.local(op, args)
-
-
 def broadcast_in_dim(op: Op) -> Rule:
     """A new dim is a factor of the result alone: sharding it costs nothing."""
     source, target = shape_of(op.operands[0]), shape_of(op.results[0])
     dims = op.attrs["broadcast_dimensions"]
     operand = [d if source[i] == target[d] and source[i] != 1 else None for i, d in enumerate(dims)]
-    return factored([operand], [numbered(target)], target, _expand, linear=ANY_PARTIAL, work=Work.over(op))
+    return factored(
+        [operand], [numbered(target)], target, Builder.local, linear=ANY_PARTIAL, work=Work.over(op)
+    )
 
 
 def transpose(op: Op) -> Rule:
     shape = shape_of(op.operands[0])
     return factored(
-        [numbered(shape)], [op.attrs["permutation"]], shape, _expand, linear=ANY_PARTIAL, work=Work.over(op)
+        [numbered(shape)],
+        [op.attrs["permutation"]],
+        shape,
+        Builder.local,
+        linear=ANY_PARTIAL,
+        work=Work.over(op),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ir.graph import Op, Value
+from ...ir.optable import reducer_kind
 from ..builder import Builder
 from . import (
     approx_top_k,
@@ -35,7 +36,7 @@ from . import (
     window,
 )
 from .base import Rule, factored
-from .regions import Scalars, is_identity, neutral_init, reducer_kind
+from .regions import Scalars, is_identity, neutral_init
 
 TABLE: dict[str, Callable[..., Rule | None]] = {
     **elementwise.RULES,

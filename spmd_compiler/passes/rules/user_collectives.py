@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...ir.graph import Op, Value
+from ...ir.graph import Op
 from ...ir.layout import PARTIAL_KINDS
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType
@@ -30,16 +30,12 @@ def _rule(op: Op, whole: Iterable[int | None], kinds: Iterable[str]) -> Rule:
     unused = [f for f in range(len(sizes)) if f not in used]
     n = len(dims)
     passed = [_alone(i, n, kind) for i in range(n) for kind in kinds]
-    return factored(dims, dims, sizes, _expand, whole=unused, extra=passed)
+    return factored(dims, dims, sizes, Builder.local, whole=unused, extra=passed)
 
 
 def _alone(i: int, n: int, kind: str) -> Strategy:
     where = tuple(kind if j == i else R for j in range(n))
     return Strategy(where, where)
-
-
-def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return b.local(op, args)
 
 
 def all_reduce(op: Op) -> Rule:

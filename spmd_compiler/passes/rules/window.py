@@ -8,15 +8,14 @@ from typing import Any
 from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
 from ...ir.layout import local_type
+from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
 from ..builder import Builder
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .cumulative import Beyond, Running, running, totals_price
-from .regions import Scalars, is_identity, neutral_init, reducer_kind
+from .regions import IDEMPOTENT, Scalars, is_identity, neutral_init
 from .windows import Extent, dilate, fetch, window_price
-
-IDEMPOTENT = ("max", "min", "and", "or")  # any init is neutral, once it is in
 
 
 def _extents(op: Op) -> list[Extent]:
