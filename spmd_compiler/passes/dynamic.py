@@ -63,6 +63,7 @@ class View(Enum):
     ALONE = 0  # there are none: it pays for an operand and its relayouts alone
     SHARED = 1  # they will want what it wants: the operand's own cost is divided by their number
     PRESENT = 2  # they want what they want now: it pays for what it adds
+    STEADY = 3  # as PRESENT, and a loop's carry pays for what its users inside want now; else they follow it, as sums do
 
 
 class _Row(NamedTuple):
@@ -336,7 +337,7 @@ class _Pass:
     def decide(self, row: _Row) -> None:
         op, options = row.op, row.options
         new, now = self.new_wants, self.engine.demands
-        if self.view is View.PRESENT:
+        if self.view in (View.PRESENT, View.STEADY):
             if not new.keys().isdisjoint(op.operands):
                 row = row._replace(others=self.others(op))
         elif not self.decided.keys().isdisjoint(op.operands):
@@ -397,7 +398,15 @@ class _Pass:
             if len(table) > 1 and not self.invariant(row.op, i):
                 wanted = self.wanted(v)
                 costs = [c + row.weight * self.serve(v, p, wanted) for p, c in table]
+                if self.view is View.STEADY and row.op.name == "while":
+                    costs = [c + self.inside(row, i, p) for c, (p, _) in zip(costs, table, strict=True)]
                 self.settle(row.op, i, table[costs.index(min(costs))][0])
+
+    def inside(self, row: _Leave, i: int, layout: Layout) -> float:
+        """What the users in a loop of its carry `i` pay, if that has some layout."""
+        args = [region.args[i] for region in row.op.regions]
+        inner = row.weight * self.engine.trips(row.op)
+        return inner * sum(self.serve(v, layout, tuple(self.users(v))) for v in args)
 
     def enter(self, row: _Enter) -> None:
         """What only passes through a loop has the layout that suits its users inside and behind."""

@@ -6,6 +6,7 @@ a hardware model, whose time counts alone.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Block
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
 
 def local_search(engine: Engine, block: Block) -> bool:
     """Moves ops so that the program gets cheaper, and lets the others follow. Whether any moved."""
-    traffic, found = Traffic(engine.mesh), False
-    for moves in (joint_moves, region_moves):
-        before, gain = engine.state(), moves(engine)
+    traffic, found = None if prices(engine.mesh).hardware else Traffic(engine.mesh), False
+    for moves in (joint_moves, partial(region_moves, traffic=traffic)):
+        before = engine.state()
+        gain = moves(engine)
         if not gain:
             continue
         if gain < NEGLIGIBLE * engine.total():
             engine.restore(before)
             continue
-        engine.memory.moved((moves.__name__, before.number))
+        engine.memory.moved((moves is joint_moves, before.number))
         improve(engine, block, (View.PRESENT,))
-        if prices(engine.mesh).hardware is None:
+        if traffic:
             followed, sent = engine.state(), traffic.sent(engine)
             engine.restore(before)
             if sent > traffic.sent(engine) + 1e-6:

@@ -40,7 +40,7 @@ class Round(NamedTuple):
     leap: bool = False
 
 
-ALONE, SHARED, PRESENT = View
+ALONE, SHARED, PRESENT, STEADY = View
 # Each order finds something that another one misses. The leaps let go of what the forward assignment began with.
 PLANS = (
     (Round((ALONE,)), Round((SHARED, PRESENT))),
@@ -133,6 +133,8 @@ class Propagate:
         """The best that the dynamic programming finds, from several starts."""
         self.improve(engine, module.main.body, self.fused(engine, module))
         self.spread(engine, module)
+        if any(op.name == "while" for op in engine.choices):
+            improve(engine, module.main.body, (STEADY,))
 
     def fused(self, engine: Engine, module: Module) -> State | None:
         """The assignment that is found with axes that belong together as one, if there are such axes."""

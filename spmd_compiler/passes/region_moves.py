@@ -30,6 +30,7 @@ from .regions import (
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .traffic import Traffic
 
 VALUES = 4  # at which regions begin
 LOOKED_AT = 12  # values, from which these are picked
@@ -37,8 +38,8 @@ MOST = 300  # nodes of a region
 NODES, ALL = 3, 800  # of all regions that don't pay: per op of the program, and at most
 
 
-def region_moves(engine: Engine) -> float:
-    """Moves regions so that the program gets cheaper. Returns by how much."""
+def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
+    """Moves regions so that the program gets cheaper. Returns by how much. traffic: no region may move that sends more."""
     dear = dear_values(engine, LOOKED_AT)
     if not dear:
         return 0.0
@@ -46,13 +47,23 @@ def region_moves(engine: Engine) -> float:
     dear = sorted(dear, key=lambda v: bool(engine.layouts[v].partial))[:VALUES]
     around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
     left = min(ALL, max(MOST, NODES * len(engine.choices)))
-    tried = set[frozenset[object]]()
+    tried, sent = set[frozenset[object]](), traffic.sent(engine) if traffic else 0.0
     for region in _regions(around, dear):
         key = frozenset((node, id(move)) for node, move in region.items())
         if not region or key in tried:
             continue
         tried.add(key)
-        paid = accept(engine, _best_part(around, region))
+        part = _best_part(around, region)
+        before = {node: now(engine, node) for node in part}
+        paid = accept(engine, part)
+        if traffic and paid:
+            after = traffic.sent(engine)
+            if after > sent + 1e-6:
+                paid = 0.0
+                for node, choice in before.items():
+                    engine.change(node, choice)
+            else:
+                sent = after
         gain += paid
         left -= 0 if paid > worthwhile else len(region)
         if left < 0:

@@ -323,6 +323,9 @@ class Rule:
         order, picks = choice.order, choice.picks
         if any(":" in a for a in order):
             return (choice,)
+        # an axis that is nowhere comes in the mesh's order, as on the carries of loops
+        if axis in order and picks[at := order.index(axis)] is self.strategies[0]:
+            order, picks = order[:at] + order[at + 1 :], picks[:at] + picks[at + 1 :]
         if axis not in order:
             names = list(mesh.shape)
             at = sum(names.index(a) < names.index(axis) for a in order)
