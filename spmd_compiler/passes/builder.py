@@ -280,12 +280,15 @@ class Builder:
             "reduce_scatter", value, TensorType(new, value.type.dtype), axes, dim=dim, kind=kind
         )
 
-    def pad_to_split(self, value: Value, dim: int, size: int) -> Value:
-        """`value` with `dim` padded to `size` at the end, to be split by a collective."""
+    def pad_to_split(self, value: Value, dim: int, block: int, axes: Axes) -> Value:
+        """`value` with `dim` padded at the end, to be split by a collective into a `block` per device on `axes`."""
+        size = block * self.mesh.axes_size(axes)
         padded = self.pad(value, dim, 0, size - value.type.shape[dim])
-        # XLA splits pads: one of the pieces is then `value` itself, whose memory layout may differ from the others'
-        keep = value.type.shape[dim] == 1 and padded is not value
-        return self.op("optimization_barrier", [padded], padded.type) if keep else padded
+        if padded is value:
+            return value
+        # XLA splits pads: a piece may then be `value` itself, or one of the pieces that made it, as they came by another
+        # collective. These lie in memory in other ways than the rest, and XLA refuses its own collective for that.
+        return self.op("optimization_barrier", [padded], padded.type)
 
     def all_to_all(self, value: Value, axes: Axes, split_dim: int, concat_dim: int) -> Value:
         shape = list(value.type.shape)

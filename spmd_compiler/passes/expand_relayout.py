@@ -91,7 +91,7 @@ def _whole(
     if source.dims[dim]:
         return value
     block = local_block(target, dim, type.shape[dim], b.mesh)
-    return b.pad_to_split(value, dim, block * b.mesh.axes_size(axes))
+    return b.pad_to_split(value, dim, block, axes)
 
 
 def _exchange(b: Builder, value: Value, type: TensorType, step: Step) -> Value:

@@ -72,7 +72,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     if to == cut:
         return [value if goes_first(op, cut) else transform_in_place(b, op, value, cut, axes)]
     own = local_type(op.results[0].type, target, b.mesh).shape
-    there = b.pad_to_split(value, to, own[to] * b.mesh.axes_size(axes))
+    there = b.pad_to_split(value, to, own[to], axes)
     whole = b.all_to_all(there, axes, to, cut)
     whole = b.slice(whole, cut, 0, shape_of(op.operands[0])[cut])
     return [transform(b, op, whole, [cut])]

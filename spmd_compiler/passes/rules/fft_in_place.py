@@ -77,8 +77,8 @@ def _gathered(b: Builder, x: Value, lines: Lines, axes: Axes) -> Value:
 
 def _split_batch(b: Builder, x: Value, lines: Lines, axes: Axes) -> Value:
     size, n = lines.positions, lines.shards
-    x = b.pad_to_split(x, 0, -(-lines.batch // n) * n)
+    x = b.pad_to_split(x, 0, -(-lines.batch // n), axes)
     x = b.slice(b.all_to_all(x, axes, 0, 1), 1, 0, size[0])
     x = along_last(b, x, lines.kind, (lines.size,))
-    x = b.all_to_all(b.pad_to_split(x, 1, lines.result[0] * n), axes, 1, 0)
+    x = b.all_to_all(b.pad_to_split(x, 1, lines.result[0], axes), axes, 1, 0)
     return b.slice(x, 0, 0, lines.batch)

@@ -55,7 +55,7 @@ def _in_rows(b: Builder, x: Value, row: int) -> Value:
 def _exchange(b: Builder, x: Value, size: int, axes: Axes) -> Value:
     """Splits the last dim over the devices; the one before becomes whole, of `size`."""
     last, n = x.type.rank - 1, b.mesh.axes_size(axes)
-    x = b.pad_to_split(x, last, -(-x.type.shape[last] // n) * n)
+    x = b.pad_to_split(x, last, -(-x.type.shape[last] // n), axes)
     return b.slice(b.all_to_all(x, axes, last, last - 1), last - 1, 0, size)
 
 

@@ -38,6 +38,17 @@ def test_any_dims(data, axes, kind, forced):
         run(fun, [x], axes, [spec], out=out, tolerance=1e-3)
 
 
+@pytest.mark.parametrize(
+    ("shape", "spec", "out"),
+    [((2, 2, 3), P("a", None, "b"), P("b", None, "a")), ((4, 3, 3), P("a", "b"), P("b", "a"))],
+)
+def test_a_dim_that_came_in_pieces_is_split_unevenly(shape, spec, out):
+    """XLA takes the pieces that came for those that leave, and refused them for how they lie in memory."""
+    x = (sample(*shape) + 1j).astype(np.complex64)
+    fun = lambda x: jnp.fft.fft(x, axis=0)  # noqa: E731
+    run(fun, [x], (("a", 2), ("b", 2)), [spec], out=out, tolerance=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["fft2", "ifft2", "fft", "fft_rows"])
 def test_is_transposed_not_gathered(kind):
     x = (sample(128, 128) + 1j).astype(np.complex64)
