@@ -1,4 +1,4 @@
-"""What a sharding rule is, and how the layouts of one op are chosen from it.
+"""What a sharding rule is.
 
 A rule describes one op instance, and speaks of one mesh axis at a time. It names the op's *factors* like an einsum does
 (`mk,kn->mn`): sharding a factor over an axis shards every dim that carries it. From the factors come *strategies*: a
@@ -8,62 +8,24 @@ placement of the axis on every operand and result. The engine picks one strategy
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ...ir.graph import Op, Value
-from ...ir.layout import Layout, canonical, local_block, local_type
+from ...ir.layout import Layout, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..cost import DEFER, Work, prices
-from ..relayout import nesting, refine
+from ..relayout import refine
+from .choosing import cheapest
+from .strategy import Choice, Exchange, In, Out, Placement, R, Strategy
 
 if TYPE_CHECKING:
     from ..assignment import Costs
     from ..builder import Builder
 
 NOTHING = Work()
-R = -1  # replicated; a dim index means sharded on that dim, a str is the kind of a partial
-Placement = int | str
 Dims = Sequence[int | None]  # the factor of each dim; None: the dim must be whole
 Expand = Callable[["Builder", Op, list[Value]], list[Value]]
-# (number of shards of the factor, local operand types, local result types) -> (bytes a device sends, messages)
-Exchange = Callable[[int, "list[Type]", "list[Type]"], tuple[float, int]]
-
-
-class Strategy(NamedTuple):
-    """One way to run an op over one mesh axis: where the axis is on each operand and result."""
-
-    operands: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    factor: int = -1  # the factor that is sharded, -1 if none
-    exchange: Exchange | None = None  # what the op itself sends
-
-
-class Choice(NamedTuple):
-    """How one op runs: the layouts it needs of its operands, those it gives its results, and the cost of that.
-
-    order, picks: the mesh axes in play and the strategy on each; () where a choice does not come from strategies."""
-
-    demands: tuple[Layout, ...]
-    results: tuple[Layout, ...]
-    cost: float = 0.0
-    order: tuple[str, ...] = ()
-    picks: tuple[Strategy, ...] = ()
-
-
-class In(NamedTuple):
-    """An operand as the choice sees it: its layout now, and the others that exist anyway for other users."""
-
-    type: Type
-    layout: Layout
-    others: tuple[Layout, ...] = ()
-
-
-class Out(NamedTuple):
-    """A result as the choice sees it: the layouts that its users want; None while they are unknown."""
-
-    type: Type
-    demands: tuple[Layout, ...] | None = None
 
 
 class Rule:
@@ -131,87 +93,7 @@ class Rule:
         return choice
 
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
-        order, ins, outs = _axis_order(ins, outs, costs.mesh)
-        if not order:
-            return self._replicated(ins, outs, costs.mesh)
-        pick = dict.fromkeys(order, self.strategies[0])
-        # start from where the operands are, so that the first axes see true local sizes
-        for axis in order:
-            options = self._options(axis, ins, outs)
-            if len(options) > 1:
-                pick[axis] = options[1]
-        best = self._price(pick, order, ins, outs, costs)
-        if best is None:  # these don't go together
-            pick = dict.fromkeys(order, self.strategies[0])
-            best = self._price(pick, order, ins, outs, costs)
-            assert best is not None
-        # axes of one dim also move together: each alone would have to change places with those that stay
-        moves: list[Sequence[str]] = [(axis,) for axis in order] * (2 if len(order) > 1 else 1)
-        moves += dict.fromkeys(d for x in ins for d in x.layout.dims if len(d) > 1)
-        for axes in moves:
-            for option in self._options(axes[0], ins, outs):
-                trial = self._price(pick | dict.fromkeys(axes, option), order, ins, outs, costs)
-                if trial is not None and trial.cost < best.cost - 1e-9:
-                    best = trial
-                    pick.update(dict.fromkeys(axes, option))
-        return best._replace(
-            demands=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.demands, ins, strict=True)),
-            results=tuple(canonical(d, x.type, costs.mesh) for d, x in zip(best.results, outs, strict=True)),
-        )
-
-    def _replicated(self, ins: tuple[In, ...], outs: tuple[Out, ...], mesh: Mesh) -> Choice:
-        return Choice(
-            tuple(Layout.replicated(x.type.rank) for x in ins),
-            tuple(Layout.replicated(x.type.rank) for x in outs),
-            prices(mesh).work(self.work),
-        )
-
-    def _options(self, axis: str, ins: tuple[In, ...], outs: tuple[Out, ...]) -> list[Strategy]:
-        """The strategies that some operand's or result's layout suggests; the replicated one is first. Where an
-        operand is sharded on a dim that must be whole, or is dear to work along, all ways to shard another dim: an
-        all-to-all may beat gathering, or what the op would exchange."""
-        found: dict[Strategy, None] = {self.strategies[0]: None}
-        for i, x in enumerate(ins):
-            for layout in (x.layout, *x.others):
-                where = layout.placement.get(axis)
-                if where is None:
-                    continue
-                ways = self.by_operand.get((i, where), [])
-                found.update(dict.fromkeys(ways))
-                dear = all(s.exchange for s in ways)
-                if dear and layout is x.layout and not isinstance(where, str):
-                    found.update(
-                        dict.fromkeys(s for s in self.strategies if s.factor >= 0 and s.operands[i] != R)
-                    )
-        for j, out in enumerate(outs):
-            for layout in out.demands or ():
-                where = layout.placement.get(axis)
-                if where is not None:
-                    found.update(dict.fromkeys(self.by_result.get((j, where), ())))
-        return list(found)
-
-    def _price(
-        self,
-        pick: dict[str, Strategy],
-        order: list[str],
-        ins: tuple[In, ...],
-        outs: tuple[Out, ...],
-        costs: Costs,
-    ) -> Choice | None:
-        """The choice that these strategies make, with what it costs here; None if they don't go together."""
-        mesh = costs.mesh
-        if not self.divides(order, [pick[a] for a in order], mesh, ins):
-            return None
-        blocks = self._blocks(pick, ins, mesh) if any(x.layout.blocks for x in ins) else ()
-        way = self.way(tuple(order), tuple([pick[a] for a in order]), ins, outs, mesh, blocks)
-        if way is None:
-            return None
-        cost = way.cost
-        for x, layout in zip(ins, way.demands, strict=True):
-            cost += costs.marginal(x.type, x.layout, x.others, layout)
-        for out, layout in zip(outs, way.results, strict=True):
-            cost += costs.serve(out.type, layout, out.demands)
-        return way._replace(cost=cost)
+        return cheapest(self, costs, ins, outs)
 
     def divides(
         self, order: Sequence[str], picks: Sequence[Strategy], mesh: Mesh, ins: Sequence[In] = ()
@@ -289,23 +171,6 @@ class Rule:
                 sent, messages = s.exchange(mesh.axes_size(axes), local_ins, local_outs)
                 cost += price.send(axes, sent, messages)
         return Choice(tuple(demands), tuple(results), cost, order, picks)
-
-    def _blocks(
-        self, pick: dict[str, Strategy], ins: tuple[In, ...], mesh: Mesh
-    ) -> tuple[tuple[int, int], ...]:
-        """Per sharded factor the block that an operand already has for exactly these axes, if not the default."""
-        factors: dict[int, list[str]] = {}
-        for axis, s in pick.items():
-            factors.setdefault(s.factor, []).append(axis)
-        found: dict[int, int] = {}
-        for i, x in enumerate(ins):
-            for d, block in enumerate(x.layout.blocks):
-                f = self.operands[i][d]
-                if f is None or f in self.even:
-                    continue
-                if block and f not in found and list(x.layout.dims[d]) == factors.get(f):
-                    found[f] = local_block(x.layout, d, x.type.shape[d], mesh)
-        return tuple(found.items())
 
     def turned(self, op: Op, ways: Iterable[Choice], mesh: Mesh) -> Iterator[Choice]:
         """Those of the ways to run the op that have several axes on a dim, with these in the other order."""
@@ -398,28 +263,6 @@ def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout
     axes = layout.dims[place]
     at = sum(names.index(a) < names.index(axis) for a in axes)
     return layout.with_dim(place, (*axes[:at], axis, *axes[at:]))
-
-
-def _axis_order(
-    ins: tuple[In, ...], outs: tuple[Out, ...], mesh: Mesh
-) -> tuple[list[str], tuple[In, ...], tuple[Out, ...]]:
-    """The axes in play, in one order for the whole op: that of the largest operand first. Overlapping sub-axes are
-    cut to common pieces, so the returned operands and results may be spelled finer."""
-    seen = [x for i in ins for x in (i.layout, *i.others)] + [x for o in outs for x in o.demands or ()]
-    if any(":" in a for x in seen for a in x.axes):
-        fine = iter(refine(nesting(tuple(seen), mesh), mesh))
-        ins = tuple(In(i.type, next(fine), tuple(next(fine) for _ in i.others)) for i in ins)
-        outs = tuple(
-            Out(o.type, None if o.demands is None else tuple(next(fine) for _ in o.demands)) for o in outs
-        )
-    order: dict[str, None] = {}
-    for x in sorted(ins, key=lambda i: -i.type.nbytes):
-        for layout in (x.layout, *x.others):
-            order.update(dict.fromkeys(layout.placement))
-    for o in outs:
-        for layout in o.demands or ():
-            order.update(dict.fromkeys(layout.placement))
-    return list(order), ins, outs
 
 
 # ------------------------------------------------------------------------------------------------ making rules
