@@ -159,8 +159,6 @@ class Propagate:
                 gain = improve(engine, body, (PRESENT,))
             if len(plans) > 1 or other:
                 found.append((round(engine.total(), 3), engine.state()))
-            if len(found) == 2 and found[0][0] == found[1][0]:
-                break  # two orders end alike: so would the others
         if other:
             engine.restore(other)
             engine.memory.moved("fused axes")
