@@ -20,17 +20,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
-from ..ir.optable import CONTROL_FLOW
-from ..ir.types import TensorType, Type
+from ..ir.types import Type
+from .axis_ways import AxisWays
 from .memo import Table
 from .proposal import Node, accept
-from .rules.base import Choice, with_axis, worth_cutting
+from .rules.base import Choice
 
 if TYPE_CHECKING:
     from .engine import Engine
 
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
-FIXED = ("manual_computation", "relayout")
 
 
 def improve(engine: Engine, block: Block, views: Iterable[View], leap: bool = False) -> float:
@@ -106,7 +105,7 @@ class _Pass:
         self.tables: dict[Value, Table] = {}
         self.plan: list[_Row | _Enter | _Leave] = []
         self.chosen: dict[Node, Any] = {}
-        self.wished = axis_wishes(engine, block, axis)
+        self.ways = AxisWays(engine, block, axis)
         self.decided: dict[Value, dict[Layout, None]] = {}  # what users want that are decided already
 
     def run(self) -> dict[Node, Any]:
@@ -139,7 +138,7 @@ class _Pass:
                 continue
             ins = tuple([tables[v] for v in op.operands])
             ids = tuple([id(t) for t in ins])
-            options = self.candidates(op, ins, ids)
+            options = self.ways.of(op, ins, ids)
             if len(options) == 1:
                 for v, layout in zip(op.results, options[0].results, strict=True):
                     tables[v] = memory.only(layout)
@@ -210,35 +209,15 @@ class _Pass:
 
     def placements(self, op: Op, i: int) -> list[Layout]:
         """The layouts that a carry (or a branch's result) may have: as now, or with the axis elsewhere."""
-        engine, axis, type = self.engine, self.axis, op.results[i].type
-        layout = engine.choices[op].results[i]
+        engine, layout = self.engine, self.engine.choices[op].results[i]
         regions = op.regions[op.name == "while" :]
         seen = [layout, *(engine.layouts[r.returns[i]] for r in regions), *self.users(op.results[i])]
         if op.name == "while":
             seen += [x for x, _ in self.tables[op.operands[i]]]
             seen += self.users(regions[0].args[i])
-            if ends := self.memory.ends.get((op, axis)):
+            if ends := self.memory.ends.get((op, self.axis)):
                 seen += [x for x, _ in ends[i]]
-        if layout.blocks or layout.has_pieces or not isinstance(type, TensorType):
-            return [layout]
-        places = {x.placement[axis] for x in seen if axis in x.axes}
-        if not places and op.results[i] not in self.wished:
-            return [layout]
-        key = (type, layout, axis, frozenset(p for p in places if isinstance(p, str)))
-        known = self.memory.placements.get(key)
-        if known is None:
-            known = self.memory.placements[key] = self.placed(*key)
-        return known
-
-    def placed(self, type: TensorType, layout: Layout, axis: str, kinds: frozenset[str]) -> list[Layout]:
-        """A layout, and the same with an axis nowhere, on each dim, or in partials of some kinds."""
-        free, mesh = layout.drop((axis,)), self.engine.mesh
-        found: dict[Layout, None] = {layout: None, free: None}
-        for place in (*range(type.rank), *sorted(kinds)):
-            new = with_axis(free, axis, place, mesh)
-            if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], mesh):
-                found[new] = None
-        return list(found)
+        return self.ways.of_carry(op.results[i], layout, seen)
 
     def users(self, value: Value) -> dict[Layout, int]:
         """What the users of a value want: those that are decided already and the others."""
@@ -258,39 +237,6 @@ class _Pass:
             # who takes a partial now would take anything
             found.append(tuple([x for x in users if (same or x is not own) and not x.partial]))
         return tuple(found)
-
-    def candidates(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:
-        """The ways to run the op that differ from the present one on this axis only; the present one comes first."""
-        choice = self.engine.choices[op]
-        if op.name in FIXED:
-            return (choice,)
-        known = self.memory.kinds
-        if (ids, self.axis) in known:
-            kinds = known[ids, self.axis]
-        else:
-            kinds = known[ids, self.axis] = self.kinds(tables)
-        if kinds is None and self.wished.isdisjoint(op.results):
-            return (choice,)  # the axis has no business here
-        rule = self.engine.book.rule(op)
-        candidates = self.memory.candidates
-        key = (id(rule), choice.demands, choice.results, self.axis, kinds)
-        found = candidates.get(key)
-        if found is None:
-            layouts, mesh = (*choice.demands, *choice.results), self.costs.mesh
-            found = (choice,)
-            if not any(x.drop((self.axis,)).blocks or x.has_pieces for x in layouts):
-                found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
-                if any(x.blocks for x in layouts):  # the variants have default blocks
-                    now = choice._replace(cost=rule.own_cost(op, choice, mesh))
-                    others = [x for x in found if (x.demands, x.results) != (now.demands, now.results)]
-                    found = (now, *others)
-            candidates[key] = found
-        return found
-
-    def kinds(self, tables: tuple[Table, ...]) -> frozenset[str] | None:
-        """The kinds of partials over the axis that some operand may be; None if none has the axis at all."""
-        places = [x.placement[self.axis] for table in tables for x, _ in table if self.axis in x.axes]
-        return frozenset(p for p in places if isinstance(p, str)) if places else None
 
     def results(self, row: _Row) -> tuple[Table, ...]:
         found: list[dict[Layout, float]] = [{} for _ in row.op.results]
@@ -433,24 +379,3 @@ class _Pass:
             self.chosen[op, i] = layout
             for region in op.regions[op.name == "while" :]:
                 self.replace(region.returns[i], now, layout)
-
-
-def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:
-    """What something further on wants on the axis, or what that is made of: all of it may be shared over the axis."""
-    wished: set[Value] = set()
-    _add_wishes(engine, block, axis, wished)
-    return wished
-
-
-def _add_wishes(engine: Engine, block: Block, axis: str, wished: set[Value]) -> None:
-    for op in reversed(block.ops):
-        wants = [x for v in op.results for x in engine.demands.get(v, ()) if axis in x.axes]
-        if axis in op.attrs.get("manual_axes", ()):
-            continue  # what is in a manual region is per device over the axis
-        regions = op.regions if op.name in CONTROL_FLOW else ()
-        if wants or not wished.isdisjoint(op.results):
-            wished.update(op.results, op.operands)
-            for region in regions:
-                wished.update(region.args, region.returns)
-        for region in regions:
-            _add_wishes(engine, region, axis, wished)

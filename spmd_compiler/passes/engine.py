@@ -11,7 +11,7 @@ from ..ir.optable import CONTROL_FLOW
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
-from .dynamic import FIXED
+from .axis_ways import FIXED
 from .fused_axes import Fusion
 from .loops import assign_branches, assign_loop, assign_manual
 from .memo import Memory, Table

@@ -24,7 +24,8 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType, Type
-from .dynamic import FIXED, View, axis_wishes, improve
+from .axis_ways import FIXED, axis_wishes
+from .dynamic import View, improve
 from .estimate import last_reads
 from .folding import alike
 from .network import SLACK, Network, Role, Spread

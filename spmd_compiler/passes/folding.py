@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.graph import Block, Op
 from ..ir.optable import CONTROL_FLOW
-from .dynamic import FIXED
+from .axis_ways import FIXED
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
+from .axis_ways import FIXED
 from .dear import dear_values
-from .dynamic import FIXED
 from .proposal import take
 from .rules.base import Choice, distinct
 

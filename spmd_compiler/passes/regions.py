@@ -15,7 +15,7 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
-from .dynamic import FIXED
+from .axis_ways import FIXED
 from .proposal import Node
 from .rules.base import Choice, with_axis, worth_cutting
 

@@ -16,7 +16,7 @@ import numpy as np
 from ..ir.clone import clone_regions
 from ..ir.graph import Block, Function, Module, Op, Value
 from ..ir.optable import CONTROL_FLOW
-from .dynamic import FIXED
+from .axis_ways import FIXED
 from .estimate import reads
 from .folding import looks
 

@@ -1,0 +1,105 @@
+"""What may become of one mesh axis: the ways to run an op, and the layouts of a carry, that differ on it from the present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..ir.graph import Block, Op, Value
+from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
+from ..ir.types import TensorType
+from .memo import Table
+from .rules.base import Choice, with_axis, worth_cutting
+
+if TYPE_CHECKING:
+    from .engine import Engine
+
+FIXED = ("manual_computation", "relayout")  # they stay as they are
+
+
+class AxisWays:
+    """The present way, or layout, comes first. Where an axis has no business it is the only one."""
+
+    def __init__(self, engine: Engine, block: Block, axis: str):
+        self.engine, self.axis, self.memory = engine, axis, engine.memory
+        self.wished = axis_wishes(engine, block, axis)
+
+    def of(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:
+        """The ways to run an op whose operands may lie as their tables say; `ids` are those of the tables."""
+        choice = self.engine.choices[op]
+        if op.name in FIXED:
+            return (choice,)
+        known = self.memory.kinds
+        if (ids, self.axis) in known:
+            kinds = known[ids, self.axis]
+        else:
+            kinds = known[ids, self.axis] = self._kinds(tables)
+        if kinds is None and self.wished.isdisjoint(op.results):
+            return (choice,)  # the axis has no business here
+        rule = self.engine.book.rule(op)
+        candidates = self.memory.candidates
+        key = (id(rule), choice.demands, choice.results, self.axis, kinds)
+        found = candidates.get(key)
+        if found is None:
+            layouts, mesh = (*choice.demands, *choice.results), self.engine.mesh
+            found = (choice,)
+            if not any(x.drop((self.axis,)).blocks or x.has_pieces for x in layouts):
+                found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
+                if any(x.blocks for x in layouts):  # the variants have default blocks
+                    now = choice._replace(cost=rule.own_cost(op, choice, mesh))
+                    others = [x for x in found if (x.demands, x.results) != (now.demands, now.results)]
+                    found = (now, *others)
+            candidates[key] = found
+        return found
+
+    def of_carry(self, value: Value, layout: Layout, seen: Iterable[Layout]) -> list[Layout]:
+        """The layouts for a value that has one now; `seen`: those that it has or is wanted in elsewhere."""
+        type, axis = value.type, self.axis
+        if layout.blocks or layout.has_pieces or not isinstance(type, TensorType):
+            return [layout]
+        places = {x.placement[axis] for x in seen if axis in x.axes}
+        if not places and value not in self.wished:
+            return [layout]
+        kinds = frozenset(p for p in places if isinstance(p, str))
+        key = (type, layout, axis, kinds)
+        known = self.memory.placements.get(key)
+        if known is None:
+            known = self.memory.placements[key] = self._placements(type, layout, kinds)
+        return known
+
+    def _placements(self, type: TensorType, layout: Layout, kinds: frozenset[str]) -> list[Layout]:
+        axis, mesh = self.axis, self.engine.mesh
+        free = layout.drop((axis,))
+        found: dict[Layout, None] = {layout: None, free: None}
+        for place in (*range(type.rank), *sorted(kinds)):
+            new = with_axis(free, axis, place, mesh)
+            if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], mesh):
+                found[new] = None
+        return list(found)
+
+    def _kinds(self, tables: tuple[Table, ...]) -> frozenset[str] | None:
+        """The kinds of partials over the axis that some operand may be; None if none has the axis at all."""
+        places = [x.placement[self.axis] for table in tables for x, _ in table if self.axis in x.axes]
+        return frozenset(p for p in places if isinstance(p, str)) if places else None
+
+
+def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:
+    """What something further on wants on the axis, or what that is made of: all of it may be shared over the axis."""
+    wished: set[Value] = set()
+    _add_wishes(engine, block, axis, wished)
+    return wished
+
+
+def _add_wishes(engine: Engine, block: Block, axis: str, wished: set[Value]) -> None:
+    for op in reversed(block.ops):
+        wants = [x for v in op.results for x in engine.demands.get(v, ()) if axis in x.axes]
+        if axis in op.attrs.get("manual_axes", ()):
+            continue  # what is in a manual region is per device over the axis
+        regions = op.regions if op.name in CONTROL_FLOW else ()
+        if wants or not wished.isdisjoint(op.results):
+            wished.update(op.results, op.operands)
+            for region in regions:
+                wished.update(region.args, region.returns)
+        for region in regions:
+            _add_wishes(engine, region, axis, wished)
