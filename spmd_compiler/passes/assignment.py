@@ -138,6 +138,14 @@ class Assignment:
         self.choices: dict[Op, Choice] = {}
         self.demands: dict[Value, dict[Layout, int]] = {}
 
+    def record(self, op: Op, choice: Choice) -> None:
+        """How an op runs: the layouts of its results, and what it wants of its operands."""
+        self.choices[op] = choice
+        for value, layout in zip(op.results, choice.results, strict=True):
+            self.layouts[value] = layout
+        for value, layout in zip(op.operands, choice.demands, strict=True):
+            self.want(value, layout)
+
     def want(self, value: Value, layout: Layout) -> None:
         users = self.demands.get(value)
         if users is None:

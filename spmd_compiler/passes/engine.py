@@ -69,12 +69,7 @@ class Engine(Assignment):
                 continue
             rule = self.book.rule(op)
             ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
-            choice = rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results]))
-            self.choices[op] = choice
-            for v, layout in zip(op.results, choice.results, strict=True):
-                layouts[v] = layout
-            for v, layout in zip(op.operands, choice.demands, strict=True):
-                self.want(v, layout)
+            self.record(op, rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results])))
             if op.regions:
                 self._scalar_region(op)
 
@@ -103,9 +98,7 @@ class Engine(Assignment):
         assert layout is not None
         if opened := op.attrs.get("open"):
             layout = _fill_open(layout, self.layouts[op.operands[0]], opened, op.results[0].type, self.mesh)
-        self.choices[op] = Choice((layout,), (layout,))
-        self.layouts[op.results[0]] = layout
-        self.want(op.operands[0], layout)
+        self.record(op, Choice((layout,), (layout,)))
 
     def _scalar_region(self, op: Op) -> None:
         """Reducers and comparators: scalars, the same on every device."""
@@ -168,11 +161,7 @@ class Engine(Assignment):
         assert isinstance(new, Choice)
         for v, layout in zip(node.operands, self.choices[node].demands, strict=True):
             self.unwant(v, layout)
-        self.choices[node] = new
-        for v, layout in zip(node.operands, new.demands, strict=True):
-            self.want(v, layout)
-        for v, layout in zip(node.results, new.results, strict=True):
-            self.layouts[v] = layout
+        self.record(node, new)
 
     def _change_carry(self, op: Op, i: int, new: Layout) -> None:
         choice = self.choices[op]

@@ -65,11 +65,7 @@ def assign_loop(engine: Engine, op: Op) -> None:
         layouts[value] = layout
     engine.forward(condition)
     engine.want(condition.returns[0], Layout.replicated(0))
-    engine.choices[op] = Choice(tuple(carries), tuple(carries))
-    for value, layout in zip(op.operands, carries, strict=True):
-        engine.want(value, layout)
-    for value, layout in zip(op.results, carries, strict=True):
-        layouts[value] = layout
+    engine.record(op, Choice(tuple(carries), tuple(carries)))
 
 
 def _run_body(engine: Engine, body: Block, carries: list[Layout]) -> list[Layout]:
@@ -154,9 +150,4 @@ def assign_branches(engine: Engine, op: Op) -> None:
 def assign_manual(engine: Engine, op: Op) -> None:
     """A region written per device: operands and results have the layouts that its author gave."""
     demands, results = (tuple(map(engine.given, op.attrs[k])) for k in ("in_layouts", "out_layouts"))
-    choice = Choice(demands, results)  # type: ignore[arg-type]
-    engine.choices[op] = choice
-    for value, layout in zip(op.operands, choice.demands, strict=True):
-        engine.want(value, layout)
-    for value, layout in zip(op.results, choice.results, strict=True):
-        engine.layouts[value] = layout
+    engine.record(op, Choice(demands, results))  # type: ignore[arg-type]

@@ -13,12 +13,7 @@ from ..halo import Segment, Window, concat_moves, emit_moves, fetch_window, move
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .shape import ANY_PARTIAL
 from .slicing import owner_kind
-from .windows import Extent, dilate, fetch, window_exchange
-
-
-def _placed(dims: tuple[int, ...], moved: list[int]) -> tuple[int | None, ...]:
-    """Result dims: those that are moved have default blocks, whatever the operand has."""
-    return tuple(None if d in moved else d for d in dims)
+from .windows import Extent, dilate, fetch, placed, window_exchange
 
 
 # ------------------------------------------------------------------------------------------------ slice
@@ -48,7 +43,7 @@ def slice_(op: Op) -> Rule:
             extra.append(Strategy((d,), (kind,), d))
     return factored(
         [dims],
-        [_placed(dims, cut)],
+        [placed(dims, cut)],
         source,
         _expand_slice,
         whole=cut,
@@ -116,7 +111,7 @@ def pad(op: Op) -> Rule:
     ]
     return factored(
         [dims, ()],
-        [_placed(dims, moved)],
+        [placed(dims, moved)],
         source,
         _expand_pad,
         whole=moved,
@@ -165,7 +160,7 @@ def reverse(op: Op) -> Rule:
     extra = [Strategy((d,), (d,), d, exchange(d)) for d in moved if shape[d] > 1]
     return factored(
         [dims],
-        [_placed(dims, moved)],
+        [placed(dims, moved)],
         shape,
         _expand_reverse,
         whole=moved,
@@ -212,7 +207,7 @@ def concatenate(op: Op) -> Rule:
         all_sharded = tuple(d if size > 1 else R for size in sizes)
         for operands in dict.fromkeys((all_sharded, big)):
             extra.append(Strategy(operands, (d,), d, _join_price(op, d, operands)))
-    rest = _placed(dims, [d])
+    rest = placed(dims, [d])
     return factored(
         [rest] * n, [rest], shape, _expand_joined, whole=[d], linear=linear, extra=extra, work=Work.over(op)
     )
@@ -227,11 +222,11 @@ def numbers(op: Op) -> list[int]:
     return [found.setdefault(v, len(found)) for v in op.operands]
 
 
-def _join_price(op: Op, d: int, placed: tuple[int, ...]) -> Any:
+def _join_price(op: Op, d: int, places: tuple[int, ...]) -> Any:
     ranges, own = _ranges(op, d), numbers(op)
 
     def price(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
-        joined = zip(ranges, placed, own, strict=True)
+        joined = zip(ranges, places, own, strict=True)
         segments = tuple(Segment(*r, whole=p == R, operand=i) for r, p, i in joined)
         block = outs[0].shape[d]
         sizes = {i: t.shape[d] for i, t in zip(own, ins, strict=True)}

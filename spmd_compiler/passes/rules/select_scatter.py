@@ -19,7 +19,7 @@ from ..builder import Builder, identity_value
 from ..cost import Work
 from ..halo import Window, fetch_window, lookup, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .windows import filler
+from .windows import filler, placed
 
 
 class _Dim(NamedTuple):
@@ -89,10 +89,10 @@ def select_and_scatter(op: Op) -> Rule:
         and adds is not None
         and (padded or never is not None or not along[d].leaves)
     ]
-    placed = tuple(None if d in moved else d for d in dims)
+    where = placed(dims, moved)
     return factored(
-        [placed, placed, *[()] * scalars],
-        [placed],
+        [where, where, *[()] * scalars],
+        [where],
         shape,
         _expand,
         whole=moved,

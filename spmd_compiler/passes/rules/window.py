@@ -15,7 +15,7 @@ from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .cumulative import Beyond, Running, running, totals_price
 from .regions import IDEMPOTENT, Scalars, is_identity, neutral_init
-from .windows import Extent, dilate, fetch, window_price
+from .windows import Extent, dilate, fetch, placed, window_price
 
 
 def _extents(op: Op) -> list[Extent]:
@@ -58,10 +58,9 @@ def reduce_window(op: Op, scalars: Scalars) -> Rule:
     def expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         return _expand(b, op, args, extents, cumulative)
 
-    placed = tuple(None if d in moved and d not in cumulative else d for d in dims)
     return factored(
         [dims] * n + [()] * n,
-        [placed] * n,
+        [placed(dims, [d for d in moved if d not in cumulative])] * n,
         shape,
         expand,
         whole=moved,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -11,6 +12,11 @@ from ...ir.types import TensorType, Type
 from ..builder import Builder
 from ..halo import Window, fetch_window, lookup, moves_price, window_moves, window_start
 from .base import Exchange
+
+
+def placed(dims: Sequence[int], moved: Container[int]) -> tuple[int | None, ...]:
+    """Result dims: those that are moved have default blocks, whatever the operand has."""
+    return tuple(None if d in moved else d for d in dims)
 
 
 class Extent(NamedTuple):
