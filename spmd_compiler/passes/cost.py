@@ -68,7 +68,7 @@ class Prices:
         expanded = max(0.0, work.touched - 3 * self.stored) * EXPANDED
         return self.touch * work.touched + flop * (work.flops + expanded)
 
-    def send(self, axes: Iterable[str], sent: float, messages: int = 1) -> float:
+    def send(self, axes: Iterable[str], sent: float, messages: float = 1) -> float:
         """Some messages over mesh axes, with the bytes that a device sends in all of them."""
         hw = self.hardware
         if hw is None or not hw.axes:
@@ -80,6 +80,7 @@ class Prices:
 EXPANDED = 1 / 36  # operations a byte: an f32 made of two touches 12, and most arithmetic hides behind memory
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
+JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()
 
@@ -131,14 +132,14 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     touched = price.touch * (local + target)
     if step.kind in ("slice", "to_partial"):
         return touched
-    sent, messages = float(local), 1  # a permute; reblocked, two neighbours exchange at most a block
+    sent, messages = float(local), 1.0  # a permute; reblocked, two neighbours exchange at most a block
     if step.kind == "exchange":
         touched, messages = 2 * touched, n
     elif step.kind in ("reduce_scatter", "all_to_all"):
         # the dim that is split may have to be padded to a multiple first
         sent = (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
     elif step.kind not in ("reblock", "collective_permute"):
-        sent = ring_bytes(step.kind, n, local)
+        sent, messages = ring_bytes(step.kind, n, local), JOINED if step.kind == "all_reduce" else 1.0
     if step.kind in ("reduce_scatter", "all_gather"):
         before = local_type(type, step.target, mesh).shape[: step.dim]
         if (

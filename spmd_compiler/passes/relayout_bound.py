@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..ir.layout import Layout, local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
-from .cost import prices
+from .cost import JOINED, prices
 
 
 def least_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
@@ -19,7 +19,7 @@ def least_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> 
     lacking = _lacking(type, source, target, mesh)
     if not lacking or (price.hardware is not None and price.hardware.axes):
         return touched
-    return touched + block * lacking + price.message
+    return touched + block * lacking + (JOINED if source.partial else 1) * price.message
 
 
 def _lacking(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:

@@ -7,6 +7,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from benchmarks.variants import draw
 
 
 def bodies(x: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -37,3 +38,14 @@ def test_work_on_few_pairs_is_repeated():
     x = jax.ShapeDtypeStruct((16, 3), jnp.float32)
     step = spmd.spmd_jit(bodies, mesh=mesh, in_layouts=(P("a"), P("a")), out_layouts=P("a"))
     assert [c.trips for c in step.lower(x, x).collectives()] == [1]
+
+
+def test_sums_that_can_go_together_are_reduced_rather_than_scattered():
+    """At equal bytes: one all-reduce for what gradients and loss owe over the batch, as XLA's partitioners have it."""
+    variant = draw("dtensor_model_train~5", 0)
+    built, mesh = variant.built, spmd.create_mesh(variant.axes, abstract=True)
+    step = spmd.spmd_jit(built.fn, mesh=mesh, in_layouts=built.in_specs, out_layouts=built.out_specs)
+    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), built.args)
+    lowered = step.lower(*shapes)
+    assert sum(c.trips for c in lowered.collectives()) <= 7
+    assert lowered.comm_bytes() <= 87_180
