@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..ir.layout import Layout, local_type
@@ -74,8 +75,26 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
         return Plan(first.steps + second.steps, first.cost + second.cost)
     src, dst = refine((source, target), mesh)
     found = direct(type, src, dst, mesh)
-    steps = fuse(_found(type, src, dst, mesh).steps if found is None else tuple(found), type, mesh)
+    known = None if found is None else _fused(found, type, mesh)
+    if known is not None and not _contested(known, src, dst):
+        return known
+    other = _fused(_found(type, src, dst, mesh).steps, type, mesh)
+    return other if known is None or other.cost < known.cost else known
+
+
+def _fused(steps: Iterable[Step], type: TensorType, mesh: Mesh) -> Plan:
+    steps = fuse(tuple(steps), type, mesh)
     return Plan(steps, sum(step_cost(s, type, mesh) for s in steps))
+
+
+def _contested(plan: Plan, src: Layout, dst: Layout) -> bool:
+    """Whether a direct plan may not be the best: blocks are permuted and gathered or split as well, so other axes may do; or
+    an axis changes dims, and new ones may first be cut where it goes to, and change places with it."""
+    kinds = [s.kind for s in plan.steps if s.kind not in ("slice", "to_partial")]
+    if "exchange" in kinds or ("collective_permute" in kinds and len(kinds) > 1):
+        return True
+    places, new = src.placement, any(a not in src.placement for axes in dst.dims for a in axes)
+    return new and any(a in places and a not in src.dims[d] for d, axes in enumerate(dst.dims) for a in axes)
 
 
 def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:

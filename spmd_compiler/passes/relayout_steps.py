@@ -70,6 +70,14 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
                 target = add(type, src, d, order, mesh, dst)
                 if target is not None:
                     yield Step("slice", order, src, target, dim=d)
+                # or cut where another axis belongs, to change places with that
+    for a in free:
+        for d, want in enumerate(dst.dims):
+            cut = mesh.axes_size((*src.dims[d], a))
+            if want and a not in want and mesh.axes_size(want) % cut == 0:
+                target = add(type, src, d, (a,), mesh, dst)
+                if target is not None:
+                    yield Step("slice", (a,), src, target, dim=d)
     # the same blocks on other devices
     for target in _permutations(type, src, dst, mesh):
         yield Step("collective_permute", (), src, target)
