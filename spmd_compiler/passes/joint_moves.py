@@ -2,7 +2,8 @@
 
 The dynamic programming decides one axis at a time (`dynamic`). Where an op should move several axes together (onto one dim,
 or two that change places), each alone may cost more than both. So the ops at the ends of the dearest relayouts are tried in
-all ways to run them, over all axes; a way stays if the program's cost falls.
+all ways to run them, over all axes; a way stays if the program's cost falls. The carries of loops are tried where their users
+inside want them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,23 @@ def joint_moves(engine: Engine) -> float:
     if sum(engine.mesh.axis_size(axis) > 1 for axis in engine.mesh.shape) < 2:
         return 0.0
     ends = _ends(engine)
-    return sum([_move(engine, op) for op in ends])
+    return sum([_move(engine, op) for op in ends]) + sum([_move_carries(engine, op) for op in _loops(engine)])
+
+
+def _loops(engine: Engine) -> list[Op]:
+    return [op for op in engine.choices if op.name == "while"]
+
+
+def _move_carries(engine: Engine, op: Op) -> float:
+    """Moves the carries of a loop to where users inside have them, if that differs on several axes; how much cheaper it is."""
+    gain, body = 0.0, op.regions[1]
+    for i, arg in enumerate(body.args):
+        for layout in dict.fromkeys(x for r in op.regions for x in engine.wanted(r.args[i])):
+            now = engine.choices[op].results[i].placement
+            axes = {a for a in now.keys() | layout.axes if now.get(a) != layout.placement.get(a)}
+            if len(axes) > 1 and body.returns[i] is not arg:
+                gain += take(engine, {(op, i): layout})
+    return gain
 
 
 def _ends(engine: Engine) -> list[Op]:

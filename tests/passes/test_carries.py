@@ -61,3 +61,19 @@ def test_carries_of_a_loop_go_to_the_axis_that_their_product_wants():
     assert step.lower(*args).comm_bytes() <= 2_600
     want = jax.jit(conjugate_gradients)(*args)
     np.testing.assert_allclose(run(step, mesh, specs, args), want, atol=2e-4)
+
+
+def test_carries_move_over_several_axes_at_once():
+    """The squared residual is a sum over both axes, and read whole: reduced once, for the condition and for its ratio."""
+    mesh, specs, r = (
+        spmd.create_mesh({"a": 4, "b": 2}),
+        (P("a", "b"), P(("a", "b"))),
+        np.random.RandomState(0),
+    )
+    a = r.randn(1024, 1024).astype(np.float32) / 50
+    args = a @ a.T + np.eye(1024, dtype=np.float32), r.randn(1024).astype(np.float32)
+    step = spmd.spmd_jit(conjugate_gradients, mesh=mesh, in_layouts=specs, out_layouts=specs[1])
+    found = step.lower(*args).collectives()
+    assert [c.kind for c in found].count("all_reduce") == 3  # one before the loop, two in it
+    want = jax.jit(conjugate_gradients)(*args)
+    np.testing.assert_allclose(run(step, mesh, specs, args), want, atol=2e-4)
