@@ -75,6 +75,16 @@ class Case:
         return found
 
 
+@pytest.mark.parametrize("start", [-2, 0, 5, 9])
+def test_one_lookup_out_of_range_that_is_cut_again(start):
+    """XLA makes one slice of both, from the wrong place if the first start is out of range."""
+    numbers = lax.GatherDimensionNumbers(offset_dims=(0,), collapsed_slice_dims=(), start_index_map=(0,))
+    fun = lambda x, i: lax.gather(x, i, numbers, slice_sizes=(6,), mode="clip")  # noqa: E731
+    indices = np.full((3, 1), start, np.int32)
+    with spread_out("gather"):
+        run(fun, [sample(7), indices], (("a", 3),), [P("a"), P("a", None)], out=P("a"))
+
+
 @few
 @given(st.data(), meshes, st.sampled_from(MODES), st.sampled_from(["float32", "int32", "bool"]))
 def test_gather(data, axes, mode, dtype):
