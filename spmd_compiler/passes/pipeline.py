@@ -22,7 +22,8 @@ from .sorted_takes import SortedTakes
 from .units import Units
 from .verify import verify_layouts
 
-STAGES = ("propagate", "expand", "optimize")  # passes whose results a user sees, by their names
+# What a user sees: the program as it came, and the results of passes, by their names.
+STAGES = ("import", "propagate", "expand", "optimize")
 
 
 @dataclass(frozen=True)
@@ -56,11 +57,12 @@ def compile_module(
     callback: Callback | None = None,
     units: Units | None = None,
     tpu: bool = False,
+    given: str = "import",
 ) -> dict[str, Module]:
     """Runs all passes on an imported module whose `main` has its user's layouts: arguments in `Value.layout`, results in
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
     after each pass. `units`: what custom calls with these backend_configs run on a device. `tpu`: write collectives as XLA's TPU
-    compiler keeps them."""
+    compiler keeps them. `given`: the stage that the module is in already; those before it are not there then."""
     options = options or Options()
     hardware = None if options.hardware is None else find_hardware(options.hardware)
     passes: list[Pass] = [
@@ -81,7 +83,9 @@ def compile_module(
             return ()
         return (verify, verify_layouts) if isinstance(done, Propagate) else (verify,)
 
-    stages = {"import": module}
+    if given != STAGES[0]:
+        passes = passes[[p.name for p in passes].index(given) + 1 :]
+    stages = {given: module}
     for done, result in run_passes(priced(module, hardware), passes, checks, callback):
         if done.name in STAGES:
             stages[done.name] = result

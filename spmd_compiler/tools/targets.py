@@ -17,13 +17,10 @@ from ..frontend import from_stablehlo
 from ..ir.exporter import export_text
 from ..jit import SpmdFunction
 from ..lowered import Lowered
-from ..passes.expand import Expand
-from ..passes.optimize import Optimize
-from ..passes.propagate import Propagate
+from ..passes.pipeline import STAGES as IR_STAGES
+from ..passes.pipeline import compile_module
 from ..passes.report import Collective, collectives
-from ..passes.simplify import Simplify
 
-IR_STAGES = ("import", "propagate", "expand", "optimize")
 STAGES = (*IR_STAGES, "stablehlo", "hlo")
 
 
@@ -140,16 +137,10 @@ def _stage_file(name: str, text: str) -> View:
     given = module.attrs.pop("stage", None)
     if given not in IR_STAGES:
         raise TargetError(f"{name} does not say which stage it is; spmd-dump writes a line `attr stage=...`")
-    stages = {given: module}
-    passes = {"propagate": (Simplify(), Propagate()), "expand": (Expand(),), "optimize": (Optimize(),)}
-    for stage in IR_STAGES[IR_STAGES.index(given) + 1 :]:
-        for run in passes[stage]:
-            module = run(module)
-        stages[stage] = module
 
     def hlo() -> str:
         raise TargetError(
             f"{name} is a stage file: XLA compiles a program, from a .py target or a .mlir file"
         )
 
-    return View(name, stages, hlo, None, given)
+    return View(name, compile_module(module, given=given), hlo, None, given)

@@ -82,10 +82,12 @@ def test_stage_files_are_read_back(program, dump, tmp_path):
     assert "stage file" in dump(file, "--stage", "hlo")
 
 
-def test_an_imported_stage_file_compiles(program, dump, tmp_path):
-    file = tmp_path / "imported.spmd"
-    file.write_text(dump(f"{program}:step", "--stage", "import"))
-    assert dump(file, "--stage", "expand") == dump(f"{program}:step", "--stage", "expand")
+@pytest.mark.parametrize("given", ["import", "propagate", "expand"])
+def test_a_stage_file_compiles_like_the_program(given, program, dump, tmp_path):
+    file = tmp_path / "given.spmd"
+    file.write_text(dump(f"{program}:step", "--stage", given))
+    for stage in ("expand", "optimize"):
+        assert dump(file, "--stage", stage) == dump(f"{program}:step", "--stage", stage)
 
 
 def test_stablehlo_files(dump, tmp_path):
