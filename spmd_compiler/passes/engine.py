@@ -18,6 +18,7 @@ from .memo import Memory, Table
 from .relayout import nesting, refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
+from .whole_axes import with_whole_axes
 
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 UNPRICED = (*CONTROL_FLOW, *FIXED)  # ops without rules
@@ -46,6 +47,8 @@ class Engine(Assignment):
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
+        self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
+        self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
 
     # ------------------------------------------------------------------------------------------ forward
@@ -70,8 +73,14 @@ class Engine(Assignment):
             rule = self.book.rule(op)
             ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
             self.record(op, rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results])))
+            if self.whole and name == "reshape" and layouts[op.results[0]].has_pieces:
+                self._see_whole(op.results[0])
             if op.regions:
                 self._scalar_region(op)
+
+    def _see_whole(self, value: Value) -> None:
+        self.in_pieces[value] = layout = self.layouts[value]
+        self.layouts[value] = with_whole_axes(layout, value.type, self.mesh)
 
     def given(self, layout: Layout | None) -> Layout | None:
         """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""

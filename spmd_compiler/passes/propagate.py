@@ -89,10 +89,13 @@ class Propagate:
         fusion: Fusion | None = None,
         book: RuleBook | None = None,
         seen: Mapping[Value, Layout] | None = None,
+        whole: bool = False,
     ) -> tuple[Engine, list[Layout | None]]:
-        """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have."""
+        """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
+        no axes in pieces behind reshapes."""
         main = module.main
         engine = Engine(module, fusion, book)
+        engine.whole = whole
         returns = zip(main.body.returns, main.result_attrs, strict=True)
         wanted = [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
         for value in main.body.args:
@@ -101,6 +104,7 @@ class Propagate:
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
         engine.forward(main.body)
+        engine.layouts.update(engine.in_pieces)
         for value in main.body.args:
             stored = engine.stored(value, engine.given(value.layout))
             if stored is not None and stored is not (asked := engine.layouts[value]):
@@ -168,16 +172,24 @@ class Propagate:
             engine.restore(min(found, key=lambda x: x[0])[1])
 
     def spread(self, engine: Engine, module: Module) -> None:
-        """What is found from arguments on axes that are idle, if that is cheaper, and sends no more."""
-        seen = {} if engine.fusion else on_idle_axes(module)
-        if not seen:
+        """What is found from arguments on axes that are idle, and from axes that reshapes don't cut into pieces, if that is
+        cheaper, and sends no more."""
+        if engine.fusion:
             return
-        other, _ = self.forwarded(module, None, engine.book, seen)
+        if seen := on_idle_axes(module):
+            self.compare(engine, module, self.forwarded(module, None, engine.book, seen)[0], "idle axes")
+        if any(x.has_pieces for x in engine.layouts.values()):
+            self.compare(
+                engine, module, self.forwarded(module, None, engine.book, whole=True)[0], "whole axes"
+            )
+
+    def compare(self, engine: Engine, module: Module, other: Engine, name: str) -> None:
+        """Goes on with what is found from another start, if that is cheaper, and sends no more."""
         self.improve(other, module.main.body, None)
         before, cost, traffic = engine.state(), engine.total(), Traffic(engine.mesh)
         sent = traffic.sent(engine)
         engine.restore(other.state())
-        engine.memory.moved("idle axes")
+        engine.memory.moved(name)
         improve(engine, module.main.body, (PRESENT,))
         if engine.total() >= cost or (prices(engine.mesh).hardware is None and traffic.sent(engine) > sent):
             engine.restore(before)
