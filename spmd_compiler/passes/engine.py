@@ -73,14 +73,17 @@ class Engine(Assignment):
             rule = self.book.rule(op)
             ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
             self.record(op, rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results])))
-            if self.whole and name == "reshape" and layouts[op.results[0]].has_pieces:
+            if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
             if op.regions:
                 self._scalar_region(op)
 
     def _see_whole(self, value: Value) -> None:
-        self.in_pieces[value] = layout = self.layouts[value]
-        self.layouts[value] = with_whole_axes(layout, value.type, self.mesh)
+        layout = self.layouts[value]
+        self.in_pieces.pop(value, None)  # of another time that the body of a loop was assigned
+        if layout.has_pieces:
+            self.in_pieces[value] = layout
+            self.layouts[value] = with_whole_axes(layout, value.type, self.mesh)
 
     def given(self, layout: Layout | None) -> Layout | None:
         """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""
