@@ -8,6 +8,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from benchmarks.variants import draw
 from spmd_compiler import ir
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.passes import exact, propagate
@@ -195,3 +196,11 @@ def test_axes_of_a_dim_in_the_order_that_suits():
     exchanged = [c for c in lowered.collectives() if c.kind == "all_to_all"]
     assert len(exchanged) == 1 and exchanged[0].bytes_per_device == 3 / 4 * 1024 * 512 * 4 / 8
     assert not [c for c in lowered.collectives() if c.kind == "collective_permute"]
+
+
+def test_an_axis_that_is_nowhere_comes_before_and_behind_others():
+    """A product of merged dims, whose sharded dim can be split again only if its axes come in their order."""
+    variant = draw("reshape_merge_bs_mm~cube0", 0)
+    built, mesh = variant.built, spmd.create_mesh(variant.axes, abstract=True)
+    f = spmd.spmd_jit(built.fn, mesh=mesh, in_layouts=built.in_specs, out_layouts=built.out_specs)
+    assert f.lower(*built.args).comm_bytes() <= 196_608

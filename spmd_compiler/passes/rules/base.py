@@ -185,29 +185,32 @@ class Rule:
     ) -> tuple[Choice, ...]:
         """The ways to run the op that differ from `choice` on one axis at most; `choice` comes first. Of the ways to pass
         partials on there are those of `kinds`. Pieces of axes stay as they are."""
-        order, picks = choice.order, choice.picks
+        order, picks = list(choice.order), list(choice.picks)
         if any(":" in a for a in order):
             return (choice,)
-        # an axis that is nowhere comes in the mesh's order, as on the carries of loops
-        if axis in order and picks[at := order.index(axis)] is self.strategies[0]:
-            order, picks = order[:at] + order[at + 1 :], picks[:at] + picks[at + 1 :]
-        if axis not in order:
-            names = list(mesh.shape)
-            at = sum(names.index(a) < names.index(axis) for a in order)
-            order = (*order[:at], axis, *order[at:])
-            picks = (*picks[:at], self.strategies[0], *picks[at:])
-        at = order.index(axis)
+        names = list(mesh.shape)
+        now, places = self.strategies[0], list[int]()
+        if axis in order:
+            at = order.index(axis)
+            now, places = picks.pop(at), [at]
+            del order[at]
+        if (
+            now is self.strategies[0]
+        ):  # an axis that is nowhere may also come in the mesh's order, as on carries of loops
+            places.append(sum(names.index(a) < names.index(axis) for a in order))
         ways: list[Choice] = []
-        for s in dict.fromkeys((picks[at], *self.strategies)):
-            passed = [p for p in s.operands if isinstance(p, str)] if s.factor < 0 else []
-            if s is not picks[at] and not kinds.issuperset(passed):
-                continue
-            pick = (*picks[:at], s, *picks[at + 1 :])
-            if s is picks[at] or self.divides(order, pick, mesh):
-                way = self.way(order, pick, op.operands, op.results, mesh)
-                if way is not None:
-                    ways.append(way)
-        return tuple(ways)
+        for at in dict.fromkeys(places):
+            on = (*order[:at], axis, *order[at:])
+            for s in dict.fromkeys((now, *self.strategies)):
+                passed = [p for p in s.operands if isinstance(p, str)] if s.factor < 0 else []
+                if s is not now and not kinds.issuperset(passed):
+                    continue
+                pick = (*picks[:at], s, *picks[at:])
+                if s is now or self.divides(on, pick, mesh):
+                    way = self.way(on, pick, op.operands, op.results, mesh)
+                    if way is not None:
+                        ways.append(way)
+        return tuple(distinct(ways) if len(places) > 1 else ways)
 
     def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
         """Work and messages of the op itself."""
