@@ -75,11 +75,13 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
         return Plan(first.steps + second.steps, first.cost + second.cost)
     src, dst = refine((source, target), mesh)
     found = direct(type, src, dst, mesh)
-    known = None if found is None else _fused(found, type, mesh)
-    if known is not None and not _contested(known, src, dst):
+    if found is None:
+        return _fused(_found(type, src, dst, mesh).steps, type, mesh)
+    known = _fused(found, type, mesh)
+    if known.cost <= relayout_bound(type, src, dst, mesh) or not _contested(known, src, dst):
         return known
-    other = _fused(_found(type, src, dst, mesh).steps, type, mesh)
-    return other if known is None or other.cost < known.cost else known
+    other = _found(type, src, dst, mesh, known.cost)
+    return min(known, _fused(other.steps, type, mesh), key=lambda p: p.cost) if other.steps else known
 
 
 def _fused(steps: Iterable[Step], type: TensorType, mesh: Mesh) -> Plan:
@@ -97,16 +99,17 @@ def _contested(plan: Plan, src: Layout, dst: Layout) -> bool:
     return new and any(a in places and a not in src.dims[d] for d, axes in enumerate(dst.dims) for a in axes)
 
 
-def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Plan:
+def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float = math.inf) -> Plan:
+    """The cheapest plan; if that costs more than `limit`, one that costs inf."""
     atoms = sorted(src.axes | dst.axes)
     pieces = {a: tuple(_prime_pieces(mesh, a)) for a in atoms}
     if sum(map(len, pieces.values())) > MAX_ATOMS:
         pieces = {a: _pieces_like(mesh, a, atoms) for a in atoms}
     if len(atoms) < sum(map(len, pieces.values())) <= MAX_ATOMS and _needs_pieces(src, dst):
-        coarse = _search(type, src, dst, mesh)
-        fine = _search(type, split(src, pieces), split(dst, pieces), mesh, coarse.cost)
+        coarse = _search(type, src, dst, mesh, limit)
+        fine = _search(type, split(src, pieces), split(dst, pieces), mesh, min(limit, coarse.cost))
         return min(coarse, fine, key=lambda p: (p.cost, len(p.steps)))
-    return _search(type, src, dst, mesh)
+    return _search(type, src, dst, mesh, limit)
 
 
 def _needs_pieces(src: Layout, dst: Layout) -> bool:
