@@ -8,6 +8,7 @@ inside want them.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -70,8 +71,11 @@ def _move(engine: Engine, op: Op) -> float:
     for v in dict.fromkeys((*op.results, *op.operands)):
         spent += engine.weights.get(v, 1) * _serve(engine, v, engine.layouts[v])
     for way in _other_ways(engine, op):
-        made = [_serve(engine, v, layout) for v, layout in zip(op.results, way.results, strict=True)]
-        if weight * (way.cost + sum(made)) < spent - gain:
+        left = (spent - gain) / weight - way.cost
+        for v, layout in zip(op.results, way.results, strict=True):
+            if left > 0:
+                left -= _serve(engine, v, layout, left)
+        if left > 0:
             gain += take(engine, {op: way})
     return gain
 
@@ -93,9 +97,9 @@ def _other_ways(engine: Engine, op: Op) -> list[Choice]:
     return distinct([*found, *rule.turned(op, found[:WAYS], engine.mesh)])[1:]
 
 
-def _serve(engine: Engine, value: Value, layout: Layout) -> float:
-    """What it would cost, each time, to serve the users of a value from that layout."""
+def _serve(engine: Engine, value: Value, layout: Layout, limit: float = inf) -> float:
+    """What it would cost, each time, to serve the users of a value from that layout; inf may stand for `limit` or more."""
     wanted = tuple(engine.demands.get(value, ()))
     if value in engine.free_results:
         wanted = (*wanted, engine.free_result(value.type, layout))
-    return engine.costs.serve(value.type, layout, wanted)
+    return engine.costs.serve(value.type, layout, wanted, limit)
