@@ -49,16 +49,16 @@ def _expand_plain(b: Builder, op: Op, args: list[Value], kind: str, plain_init: 
     neutral = identity_value(kind, source.type.dtype)
     value = b.masked(args[0], source.layout, source.type, op.attrs["dimensions"], neutral)
     init = args[1]
-    axes = result.layout.partial_axes
-    if not axes or plain_init or kind in IDEMPOTENT:
+    if plain_init:
         return b.local(op, [value, init])
-    # The init counts once, so only the first device of those that share the partial adds it; and it does so behind the
-    # reduction, because XLA drops a computed init where the shard has one position.
+    # It comes in behind the reduction: XLA drops it where the shard has one position, or is made of pieces that do. And it
+    # counts once, so only the first device of those that share a partial adds it.
     identity = b.constant(neutral, TensorType((), init.type.dtype))
     (total,) = b.local(op, [value, identity])
-    first = b.compare("EQ", b.axis_index(axes), b.index(0))
-    extra = b.broadcast(b.select(first, init, identity), total.type.shape)
-    return [b.combine(kind, total, extra)]
+    axes = result.layout.partial_axes
+    if axes and kind not in IDEMPOTENT:
+        init = b.select(b.compare("EQ", b.axis_index(axes), b.index(0)), init, identity)
+    return [b.combine(kind, total, b.broadcast(init, total.type.shape))]
 
 
 def _expand_gathered(b: Builder, op: Op, args: list[Value]) -> list[Value]:

@@ -79,3 +79,16 @@ def test_arguments_without_elements():
     assert twice.shape == (0, 12)
     step = spmd.spmd_jit(lambda x: x * 2, mesh=mesh, in_layouts=P(None, "a"), out_layouts=P(None, "a"))
     assert np.asarray(step(step(x))).shape == (0, 6)
+
+
+def test_an_init_survives_an_exchange_of_single_rows():
+    """XLA makes a sum of the rows that an all-to-all brings, and forgets where the reduction began (JAX 0.10.2)."""
+    mesh = spmd.Mesh.from_jax(mesh_of((("a", 3),)))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    def sums(x):
+        x = spmd.relayout(spmd.relayout(x, P("a")), P(None, "a"))
+        return spmd.relayout(jax.lax.reduce(x, np.float32(3), jax.lax.add, (0,)), P("a"))
+
+    step = spmd.spmd_jit(sums, mesh=mesh, in_layouts=P(), out_layouts=P())
+    np.testing.assert_array_equal(np.asarray(step(x)), x.sum(0) + 3)
