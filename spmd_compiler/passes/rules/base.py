@@ -197,7 +197,7 @@ class Rule:
         if (
             now is self.strategies[0]
         ):  # an axis that is nowhere may also come in the mesh's order, as on carries of loops
-            places.append(sum(names.index(a) < names.index(axis) for a in order))
+            places.insert(0, sum(names.index(a) < names.index(axis) for a in order))
         ways: list[Choice] = []
         for at in dict.fromkeys(places):
             on = (*order[:at], axis, *order[at:])
