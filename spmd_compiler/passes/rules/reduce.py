@@ -49,7 +49,7 @@ def _expand_plain(b: Builder, op: Op, args: list[Value], kind: str, plain_init: 
     neutral = identity_value(kind, source.type.dtype)
     value = b.masked(args[0], source.layout, source.type, op.attrs["dimensions"], neutral)
     init = args[1]
-    if plain_init:
+    if plain_init or not op.attrs["dimensions"]:  # over no dim XLA takes no init
         return b.local(op, [value, init])
     # It comes in behind the reduction: XLA drops it where the shard has one position, or is made of pieces that do. And it
     # counts once, so only the first device of those that share a partial adds it.
