@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
+from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .memo import Table
@@ -65,23 +66,25 @@ class AxisWays:
         key = (type, layout, axis, kinds)
         known = self.memory.placements.get(key)
         if known is None:
-            known = self.memory.placements[key] = self._placements(type, layout, kinds)
+            new = placements(type, layout.drop((axis,)), axis, kinds, self.engine.mesh)
+            known = self.memory.placements[key] = list(dict.fromkeys((layout, *new)))
         return known
-
-    def _placements(self, type: TensorType, layout: Layout, kinds: frozenset[str]) -> list[Layout]:
-        axis, mesh = self.axis, self.engine.mesh
-        free = layout.drop((axis,))
-        found: dict[Layout, None] = {layout: None, free: None}
-        for place in (*range(type.rank), *sorted(kinds)):
-            new = with_axis(free, axis, place, mesh)
-            if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], mesh):
-                found[new] = None
-        return list(found)
 
     def _kinds(self, tables: tuple[Table, ...]) -> frozenset[str] | None:
         """The kinds of partials over the axis that some operand may be; None if none has the axis at all."""
         places = [x.placement[self.axis] for table in tables for x, _ in table if self.axis in x.axes]
         return frozenset(p for p in places if isinstance(p, str)) if places else None
+
+
+def placements(
+    type: TensorType, free: Layout, axis: str, kinds: Iterable[str], mesh: Mesh
+) -> Iterator[Layout]:
+    """A layout without an axis, and the same with it on each dim that is worth cutting, and in partials of some kinds."""
+    yield free
+    for place in (*range(type.rank), *sorted(kinds)):
+        new = with_axis(free, axis, place, mesh)
+        if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], mesh):
+            yield new
 
 
 def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:

@@ -93,10 +93,9 @@ def prices(mesh: Mesh) -> Prices:
 def priced(module: Module, hardware: Hardware | None) -> Module:
     """The module on a mesh of its own with prices. A program whose largest value has less bytes than some messages weigh is
     all latency, whichever way it runs: there bytes should decide, so messages weigh in proportion to that value."""
-    values = [v for op in module.walk() for v in op.results] + module.main.body.args
-    largest = max((v.type.nbytes for v in values), default=0)
-    mesh = Mesh(module.mesh.axes)
-    body = module.main.body
+    body, mesh = module.main.body, Mesh(module.mesh.axes)
+    made = [v for op in module.walk() for v in op.results]
+    largest = max((v.type.nbytes for v in (*made, *body.args)), default=0)
     stored = max((v.type.nbytes for v in (*body.args, *body.returns)), default=0)
     small = replace(USUAL, message=min(USUAL.message, largest / SMALL), stored=stored)
     mesh.cache["prices"] = small if hardware is None else Prices.of(hardware)

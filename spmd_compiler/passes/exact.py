@@ -24,14 +24,14 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType, Type
-from .axis_ways import FIXED, axis_wishes
+from .axis_ways import FIXED, axis_wishes, placements
 from .dynamic import View, improve
 from .estimate import last_reads
 from .folding import alike
 from .network import SLACK, Network, Role, Spread
 from .network_program import Limit, minimise
 from .proposal import Node
-from .rules.base import Choice, distinct, with_axis, worth_cutting
+from .rules.base import Choice, distinct
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -264,11 +264,7 @@ class _Exact:
                 continue
             kinds = {p for x in wants if isinstance(p := x.placement.get(axis), str)}
             for base in [x.drop((axis,)) for x in found]:
-                found[base] = None
-                for place in (*range(type.rank), *sorted(kinds)):
-                    new = with_axis(base, axis, place, self.mesh)
-                    if isinstance(place, str) or worth_cutting(type.shape[place], new.dims[place], self.mesh):
-                        found[new] = None
+                found.update(dict.fromkeys(placements(type, base, axis, kinds, self.mesh)))
         if len(found) > WAYS:
             self.complete = False
             return [now]

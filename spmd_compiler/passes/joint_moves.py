@@ -30,22 +30,20 @@ def joint_moves(engine: Engine) -> float:
     """Moves ops so that the program gets cheaper. Returns by how much."""
     if sum(engine.mesh.axis_size(axis) > 1 for axis in engine.mesh.shape) < 2:
         return 0.0
-    ends = _ends(engine)
-    return sum([_move(engine, op) for op in ends]) + sum([_move_carries(engine, op) for op in _loops(engine)])
-
-
-def _loops(engine: Engine) -> list[Op]:
-    return [op for op in engine.choices if op.name == "while"]
+    gain = sum([_move(engine, op) for op in _ends(engine)])
+    return gain + sum([_move_carries(engine, op) for op in engine.choices if op.name == "while"])
 
 
 def _move_carries(engine: Engine, op: Op) -> float:
     """Moves the carries of a loop to where users inside have them, if that differs on several axes; how much cheaper it is."""
     gain, body = 0.0, op.regions[1]
     for i, arg in enumerate(body.args):
+        if body.returns[i] is arg:
+            continue  # it only passes through
         for layout in dict.fromkeys(x for r in op.regions for x in engine.wanted(r.args[i])):
             now = engine.choices[op].results[i].placement
             axes = {a for a in now.keys() | layout.axes if now.get(a) != layout.placement.get(a)}
-            if len(axes) > 1 and body.returns[i] is not arg:
+            if len(axes) > 1:
                 gain += take(engine, {(op, i): layout})
     return gain
 

@@ -34,11 +34,8 @@ def local_search(engine: Engine, block: Block) -> bool:
             continue
         engine.memory.moved((moves is joint_moves, before.number))
         improve(engine, block, (View.PRESENT,))
-        if traffic:
-            followed, sent = engine.state(), traffic.sent(engine)
+        if traffic and traffic.added(engine, before) > 1e-6:
             engine.restore(before)
-            if sent > traffic.sent(engine) + 1e-6:
-                continue
-            engine.restore(followed)
+            continue
         found = True
     return found

@@ -186,10 +186,9 @@ class Propagate:
     def compare(self, engine: Engine, module: Module, other: Engine, name: str) -> None:
         """Goes on with what is found from another start, if that is cheaper, and sends no more."""
         self.improve(other, module.main.body, None)
-        before, cost, traffic = engine.state(), engine.total(), Traffic(engine.mesh)
-        sent = traffic.sent(engine)
+        before, cost, by_bytes = engine.state(), engine.total(), prices(engine.mesh).hardware is None
         engine.restore(other.state())
         engine.memory.moved(name)
         improve(engine, module.main.body, (PRESENT,))
-        if engine.total() >= cost or (prices(engine.mesh).hardware is None and traffic.sent(engine) > sent):
+        if engine.total() >= cost or (by_bytes and Traffic(engine.mesh).added(engine, before) > 0):
             engine.restore(before)

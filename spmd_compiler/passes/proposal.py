@@ -27,9 +27,7 @@ def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
 
 def take(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     """Makes all the changes if that makes the program cheaper (or anyway, with `leap`); by how much."""
-    old = {
-        x: engine.choices[x[0]].results[x[1]] if isinstance(x, tuple) else engine.choices[x] for x in chosen
-    }
+    old = {node: now(engine, node) for node in chosen}
     values = dict.fromkeys(v for node in chosen for v in _touched(engine, node, chosen))
     before = _price(engine, values, chosen)
     for node, new in chosen.items():
@@ -40,6 +38,11 @@ def take(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     for node, new in old.items():
         engine.change(node, new)
     return 0.0
+
+
+def now(engine: Engine, node: Node) -> Choice | Layout:
+    """What is decided of a node at present."""
+    return engine.choices[node[0]].results[node[1]] if isinstance(node, tuple) else engine.choices[node]
 
 
 def _groups(engine: Engine, chosen: Chosen) -> list[list[Node]]:

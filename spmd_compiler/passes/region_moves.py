@@ -14,7 +14,7 @@ from ..ir.graph import Value
 from ..ir.layout import Layout
 from .dear import NEGLIGIBLE, dear_values
 from .min_cut import MinCut
-from .proposal import Node, accept
+from .proposal import Node, accept, now
 from .regions import (
     NOWHERE,
     Around,
@@ -23,7 +23,6 @@ from .regions import (
     exchanged,
     made_by,
     moved,
-    now,
     read_by,
     results_of,
 )
@@ -47,28 +46,30 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     dear = sorted(dear, key=lambda v: bool(engine.layouts[v].partial))[:VALUES]
     around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
     left = min(ALL, max(MOST, NODES * len(engine.choices)))
-    tried, sent = set[frozenset[object]](), traffic.sent(engine) if traffic else 0.0
+    tried = set[frozenset[object]]()
     for region in _regions(around, dear):
         key = frozenset((node, id(move)) for node, move in region.items())
         if not region or key in tried:
             continue
         tried.add(key)
-        part = _best_part(around, region)
-        before = {node: now(engine, node) for node in part}
-        paid = accept(engine, part)
-        if traffic and paid:
-            after = traffic.sent(engine)
-            if after > sent + 1e-6:
-                paid = 0.0
-                for node, choice in before.items():
-                    engine.change(node, choice)
-            else:
-                sent = after
+        paid = _move(engine, _best_part(around, region), traffic)
         gain += paid
         left -= 0 if paid > worthwhile else len(region)
         if left < 0:
             break
     return gain
+
+
+def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
+    """Makes the changes that pay, unless the program then sends more; how much cheaper it is."""
+    before = {node: now(engine, node) for node in part}
+    sent = traffic.sent(engine) if traffic and part else 0.0
+    paid = accept(engine, part)
+    if paid and traffic and traffic.sent(engine) > sent + 1e-6:
+        for node, choice in before.items():
+            engine.change(node, choice)
+        return 0.0
+    return paid
 
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
@@ -79,33 +80,36 @@ def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
         for value in values:
             layouts = [engine.layouts[value], *engine.wanted(value)]
             for axis in engine.mesh.shape:
-                places = {x.placement.get(axis, NOWHERE) for x in layouts}
-                if len(places) > 1:
+                if len(_places(axis, layouts)) > 1:
                     yield from ways(around, value, axis, layouts)
 
 
 def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
-    for place in dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts):
+    for place in _places(axis, layouts):
         if isinstance(place, int):
             for partials in (True, False) if place != NOWHERE else (True,):
                 yield moved(around, value, axis, place, partials, MOST)
 
 
 def _to_each_other(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
-    axes = list(around.engine.mesh.shape)
-    for i, other in enumerate(axes):
-        if other == axis or not any(other in x.axes for x in layouts):
-            continue
-        tried = i < axes.index(axis) and len({x.placement.get(other) for x in layouts}) > 1
-        if not tried:  # from the other's side
+    before = True  # `axis` in the mesh's order: one that moves too has been tried with it then
+    for other in around.engine.mesh.shape:
+        if other == axis:
+            before = False
+        elif any(other in x.axes for x in layouts) and not (before and len(_places(other, layouts)) > 1):
             yield exchanged(around, value, axis, other, MOST)
 
 
 def _to_other_dims(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:
-    places = {x.placement.get(axis, NOWHERE) for x in layouts}
+    places = _places(axis, layouts)
     for place in range(value.type.rank):
         if place not in places:
             yield moved(around, value, axis, place, True, MOST)
+
+
+def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
+    """Where an axis is, in some layout or other."""
+    return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
 def _best_part(around: Around, region: Region) -> Region:

@@ -16,7 +16,7 @@ from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .axis_ways import FIXED
-from .proposal import Node
+from .proposal import Node, now
 from .rules.base import Choice, with_axis, worth_cutting
 
 if TYPE_CHECKING:
@@ -100,10 +100,6 @@ def demands_of(node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
 def results_of(engine: Engine, node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
     """The layouts of what it makes."""
     return (choice,) * len(made_by(engine, node)) if isinstance(choice, Layout) else choice.results
-
-
-def now(engine: Engine, node: Node) -> Choice | Layout:
-    return engine.choices[node[0]].results[node[1]] if isinstance(node, tuple) else engine.choices[node]
 
 
 def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, most: int) -> Region:

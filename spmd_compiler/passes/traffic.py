@@ -11,7 +11,7 @@ from .cost import USUAL
 from .rules.table import RuleBook
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import Engine, State
 
 BYTES = replace(USUAL, message=1.0, touch=0.0, flop=0.0)  # of equal plans, the one with fewer messages
 
@@ -34,3 +34,11 @@ class Traffic:
         for v, layout in engine.layouts.items():
             total += weights.get(v, 1) * self.costs.serve(v.type, layout, engine.wanted(v))
         return total
+
+    def added(self, engine: Engine, before: State) -> float:
+        """By how much the program sends more than it did in an earlier state."""
+        after, sent = engine.state(), self.sent(engine)
+        engine.restore(before)
+        sent -= self.sent(engine)
+        engine.restore(after)
+        return sent

@@ -21,13 +21,12 @@ def with_whole_axes(layout: Layout, type: Type, mesh: Mesh) -> Layout:
         return layout
     pieces = [a for a in layout.axes if ":" in a]
     whole = layout.drop(pieces)
-    for axis in [a for a in mesh.shape if a in {parse_axis(p)[0] for p in pieces}]:
-        places = [
-            place
-            for p in pieces
-            if parse_axis(p)[0] == axis and isinstance(place := layout.placement[p], int)
-        ]
-        for place in sorted(places, reverse=True):
+    places: dict[str, list[int]] = {}
+    for piece in pieces:
+        if isinstance(place := layout.placement[piece], int):
+            places.setdefault(parse_axis(piece)[0], []).append(place)
+    for axis in mesh.shape:
+        for place in sorted(places.get(axis, ()), reverse=True):
             new = with_axis(whole, axis, place, mesh)
             if type.shape[place] % mesh.axes_size(new.dims[place]) == 0:
                 whole = new

@@ -7,7 +7,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from benchmarks.variants import draw
+from tests.variants import lowered
 
 
 def bodies(x: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -42,10 +42,6 @@ def test_work_on_few_pairs_is_repeated():
 
 def test_sums_that_can_go_together_are_reduced_rather_than_scattered():
     """At equal bytes: one all-reduce for what gradients and loss owe over the batch, as XLA's partitioners have it."""
-    variant = draw("dtensor_model_train~5", 0)
-    built, mesh = variant.built, spmd.create_mesh(variant.axes, abstract=True)
-    step = spmd.spmd_jit(built.fn, mesh=mesh, in_layouts=built.in_specs, out_layouts=built.out_specs)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), built.args)
-    lowered = step.lower(*shapes)
-    assert sum(c.trips for c in lowered.collectives()) <= 7
-    assert lowered.comm_bytes() <= 87_180
+    step = lowered("dtensor_model_train~5")
+    assert sum(c.trips for c in step.collectives()) <= 7
+    assert step.comm_bytes() <= 87_180

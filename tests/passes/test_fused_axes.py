@@ -1,16 +1,14 @@
 """Axes that a program's layouts only ever name together are searched as one."""
 
-import jax
 import pytest
 
-import spmd_compiler as spmd
-from benchmarks.variants import draw
 from spmd_compiler.ir import parse
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.passes import propagate
 from spmd_compiler.passes.engine import State
 from spmd_compiler.passes.fused_axes import Fusion, fusion_of
+from tests.variants import lowered
 
 
 def module_of(*layouts):
@@ -61,18 +59,11 @@ def test_a_piece_that_is_no_product_of_real_axes_is_refused():
     assert fusion.split(state({0: Layout((("a_b:(1)2",),))})) is None
 
 
-def sent(built, mesh):
-    program = spmd.spmd_jit(built.fn, mesh=mesh, in_layouts=built.in_specs, out_layouts=built.out_specs)
-    return program.lower(*jax.eval_shape(lambda *args: args, *built.args)).comm_bytes()
-
-
 def test_it_finds_what_a_search_axis_by_axis_does_not(monkeypatch):
     """ZeRO-3 over two axes of three."""
-    variant = draw("lm_fsdp_train_unrolled~cube0", 0)
-    mesh = spmd.create_mesh(variant.axes, abstract=True)
-    together = sent(variant.built, mesh)
+    together = lowered("lm_fsdp_train_unrolled~cube0").comm_bytes()
     monkeypatch.setattr(propagate, "fusion_of", lambda module: None)
-    assert together < 0.8 * sent(variant.built, mesh)
+    assert together < 0.8 * lowered("lm_fsdp_train_unrolled~cube0").comm_bytes()
 
 
 def test_strategies_are_those_of_the_rules_on_the_real_axes():

@@ -1,13 +1,11 @@
 """Arguments that share an axis with others may lie on one that the program leaves idle."""
 
-import jax
 import pytest
 
-import spmd_compiler as spmd
-from benchmarks.variants import draw
 from spmd_compiler.ir import parse
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.passes.idle_axes import on_idle_axes
+from tests.variants import lowered
 
 
 @pytest.mark.parametrize(
@@ -34,8 +32,4 @@ def test_the_smallest_arguments_on_a_shared_axis_move(layouts, moved):
 
 def test_batch_and_weights_no_longer_compete():
     """The batch of a transformer block goes to the idle axis: half of the bytes that are sent without that."""
-    variant = draw("block_2d_fwd_scan~4", 0)
-    built, mesh = variant.built, spmd.create_mesh(variant.axes, abstract=True)
-    step = spmd.spmd_jit(built.fn, mesh=mesh, in_layouts=built.in_specs, out_layouts=built.out_specs)
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), built.args)
-    assert step.lower(*shapes).comm_bytes() <= 3_600_000
+    assert lowered("block_2d_fwd_scan~4").comm_bytes() <= 3_600_000

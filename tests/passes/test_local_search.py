@@ -8,7 +8,6 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from benchmarks.variants import draw
 from spmd_compiler import ir
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.passes import exact, propagate
@@ -20,6 +19,7 @@ from spmd_compiler.passes.regions import Around, exchanged, moved
 from spmd_compiler.passes.report import collectives
 from spmd_compiler.passes.traffic import Traffic
 from spmd_compiler.tools.fuzz.generate import program
+from tests.variants import lowered
 
 MESH = spmd.create_mesh({"a": 2, "b": 4})
 
@@ -200,7 +200,4 @@ def test_axes_of_a_dim_in_the_order_that_suits():
 
 def test_an_axis_that_is_nowhere_comes_before_and_behind_others():
     """A product of merged dims, whose sharded dim can be split again only if its axes come in their order."""
-    variant = draw("reshape_merge_bs_mm~cube0", 0)
-    built, mesh = variant.built, spmd.create_mesh(variant.axes, abstract=True)
-    f = spmd.spmd_jit(built.fn, mesh=mesh, in_layouts=built.in_specs, out_layouts=built.out_specs)
-    assert f.lower(*built.args).comm_bytes() <= 196_608
+    assert lowered("reshape_merge_bs_mm~cube0").comm_bytes() <= 196_608

@@ -188,16 +188,14 @@ class Rule:
         order, picks = list(choice.order), list(choice.picks)
         if any(":" in a for a in order):
             return (choice,)
-        names = list(mesh.shape)
         now, places = self.strategies[0], list[int]()
         if axis in order:
             at = order.index(axis)
             now, places = picks.pop(at), [at]
             del order[at]
-        if (
-            now is self.strategies[0]
-        ):  # an axis that is nowhere may also come in the mesh's order, as on carries of loops
-            places.insert(0, sum(names.index(a) < names.index(axis) for a in order))
+        if now is self.strategies[0]:
+            # an axis that is nowhere may also come in the mesh's order, as on carries of loops
+            places.insert(0, _position(axis, order, mesh))
         ways: list[Choice] = []
         for at in dict.fromkeys(places):
             on = (*order[:at], axis, *order[at:])
@@ -262,10 +260,15 @@ def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout
     """A layout without `axis`, with it: on a dim, among the other axes in the mesh's order; or as a partial."""
     if isinstance(place, str):
         return layout.with_partial((*layout.partial, (axis, place)))
-    names = list(mesh.shape)
     axes = layout.dims[place]
-    at = sum(names.index(a) < names.index(axis) for a in axes)
+    at = _position(axis, axes, mesh)
     return layout.with_dim(place, (*axes[:at], axis, *axes[at:]))
+
+
+def _position(axis: str, axes: Sequence[str], mesh: Mesh) -> int:
+    """Where an axis comes among others in the mesh's order."""
+    names = list(mesh.shape)
+    return sum(names.index(a) < names.index(axis) for a in axes)
 
 
 # ------------------------------------------------------------------------------------------------ making rules
