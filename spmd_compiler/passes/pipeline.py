@@ -19,6 +19,7 @@ from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
 from .sorted_takes import SortedTakes
+from .transposed_products import TransposedProducts
 from .units import Units
 from .verify import verify_layouts
 
@@ -71,6 +72,7 @@ def compile_module(
         SplitBarriers(),
         SortedTakes(),
         MergeMoves(),
+        TransposedProducts(),
         Propagate(
             options.sweeps, options.time_limit if options.search == "ilp" else None, options.memory_limit
         ),
