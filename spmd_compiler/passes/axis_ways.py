@@ -45,7 +45,7 @@ class AxisWays:
         if found is None:
             layouts, mesh = (*choice.demands, *choice.results), self.engine.mesh
             found = (choice,)
-            if not any(x.drop((self.axis,)).blocks or x.has_pieces for x in layouts):
+            if not any(x.drop((self.axis,)).blocks for x in layouts):
                 found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
                 if any(x.blocks for x in layouts):  # the variants have default blocks
                     now = choice._replace(cost=rule.own_cost(op, choice, mesh))

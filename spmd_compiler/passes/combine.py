@@ -47,19 +47,21 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh, bucket)
-    _combine(block, mesh, _small, _pack, SMALL)
+    while _combine(block, mesh, _small, _pack, SMALL):
+        pass  # what waited for several collectives waits for one: others may now run together
     _combine(block, mesh, lambda op: _reduces(op, bucket), _join, None, bucket)
 
 
 def _combine(
     block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int | None = None
-) -> None:
-    """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given."""
+) -> bool:
+    """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given. True if anything can."""
     late = Block(block.args, _delayed(block, key_of, small), block.returns)
     groups = [filled for group in _groups(late, key_of) for filled in _buckets(*group, bucket)]
     if groups:
         block.ops[:] = late.ops
         _merge(block, mesh, groups, emit)
+    return bool(groups)
 
 
 def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:

@@ -204,7 +204,7 @@ class _Exact:
         """The ways to run an op over all axes; the present one comes first."""
         engine, choice = self.engine, self.engine.choices[op]
         layouts = (*choice.demands, *choice.results)
-        if op.name in FIXED or any(x.blocks or x.has_pieces for x in layouts):
+        if op.name in FIXED or any(x.blocks for x in layouts):
             return [choice]
         rule = engine.book.rule(op)
         found = [choice._replace(cost=rule.own_cost(op, choice, self.mesh))]

@@ -83,7 +83,7 @@ def _other_ways(engine: Engine, op: Op) -> list[Choice]:
     now = engine.choices[op]
     around = [*now.demands, *now.results, *(engine.layouts[v] for v in op.operands)]
     around += [x for v in op.results for x in engine.wanted(v)]
-    if any(x.blocks or x.has_pieces for x in around):
+    if any(x.blocks for x in around):
         return []
     rule, found = engine.book.rule(op), [now]
     for axis in engine.mesh.shape:

@@ -54,7 +54,7 @@ class Around:
         known = self._ways.get((op, axis))
         if known is None or known[0] is not choice:
             layouts, ways = (*choice.demands, *choice.results), (choice,)
-            if op.name not in FIXED and not any(x.blocks or x.has_pieces for x in layouts):
+            if op.name not in FIXED and not any(x.blocks for x in layouts):
                 found = self.engine.book.rule(op).variants(op, choice, axis, frozenset(), self.engine.mesh)
                 same = choice.demands, choice.results
                 ways = choice, *[w for w in found if (w.demands, w.results) != same]

@@ -27,6 +27,25 @@ def test_a_collective_of_a_collective():
     assert kept == [("a",), ("b",)]
 
 
+IN_TURN = """mesh {a=2, b=2}
+func @main(%x: f32[4] {-}, %y: f32[8] {-}) -> (f32[2] {-}, f32[4] {-}) {
+  %0: f32[2] = reduce_scatter(%x) axes=["a"] dim=0 kind="sum"
+  %1: f32[2] = all_reduce(%0) axes=["b"] kind="sum"
+  %2: f32[8] = negate(%y)
+  %3: f32[4] = reduce_scatter(%2) axes=["a"] dim=0 kind="sum"
+  %4: f32[4] = all_reduce(%3) axes=["b"] kind="sum"
+  return %1, %4
+}
+"""
+
+
+def test_what_several_waited_for_is_combined_too():
+    module = ir.parse(IN_TURN)
+    combine_collectives(module.main.body, module.mesh)
+    verify(module)
+    assert [op.name for op in module.walk() if "axes" in op.attrs] == ["reduce_scatter", "all_reduce"]
+
+
 FOLLOWED = """mesh {a=2}
 func @main(%x: f32[4] {-}, %y: f32[8] {-}) -> (f32[4] {-}, f32[8] {-}) {
   %0: f32[4] = all_reduce(%x) axes=["a"] kind="sum"

@@ -37,6 +37,19 @@ def test_microbatches_lie_over_the_whole_axis(count):
     np.testing.assert_allclose(compiled(w, x), jax.jit(step)(w, x), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("out", [P("data", "model"), P("data", None, "model")])
+def test_an_axis_leaves_a_dim_before_that_is_split(out):
+    """Cut over the groups and over what is in them, its pieces would have to be exchanged one by one."""
+
+    def f(x: jax.Array) -> jax.Array:
+        return 2 * jnp.sin(x.reshape(4, 8, 8, 2, 16))
+
+    mesh, x = spmd.create_mesh({"data": 2, "model": 4}), jnp.arange(4 * 8 * 8 * 32.0).reshape(4, 8, 8, 32)
+    step = spmd.spmd_jit(f, mesh=mesh, in_layouts=(P("data", None, None, "model"),), out_layouts=out)
+    assert step.lower(x).comm_bytes() == 3 / 4 * x.nbytes / 8
+    np.testing.assert_allclose(step(x), jax.jit(f)(x), rtol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("dims", "whole"),
     [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ir.graph import Op, Value
 from ...ir.layout import Layout, local_type
-from ...ir.mesh import Mesh
+from ...ir.mesh import Mesh, parse_axis
 from ...ir.types import TensorType, Type
 from ..cost import DEFER, Work, prices
 from ..relayout import refine
@@ -186,7 +186,7 @@ class Rule:
         """The ways to run the op that differ from `choice` on one axis at most; `choice` comes first. Of the ways to pass
         partials on there are those of `kinds`. Pieces of axes stay as they are."""
         order, picks = list(choice.order), list(choice.picks)
-        if any(":" in a for a in order):
+        if any(":" in a for a in order) or any(x.has_pieces for x in (*choice.demands, *choice.results)):
             return (choice,)
         now, places = self.strategies[0], list[int]()
         if axis in order:
@@ -263,6 +263,11 @@ def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout
     axes = layout.dims[place]
     at = _position(axis, axes, mesh)
     return layout.with_dim(place, (*axes[:at], axis, *axes[at:]))
+
+
+def without_axis(layout: Layout, axis: str) -> Layout:
+    """A layout without `axis`, and without pieces of it."""
+    return layout.drop([a for a in layout.axes if parse_axis(a)[0] == axis])
 
 
 def _position(axis: str, axes: Sequence[str], mesh: Mesh) -> int:

@@ -11,7 +11,7 @@ from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..assignment import Costs
 from ..builder import Builder
-from .base import Choice, In, Out, Rule, with_axis
+from .base import Choice, In, Out, Rule, with_axis, without_axis
 
 
 class PassingRule(Rule):
@@ -62,7 +62,9 @@ class PassingRule(Rule):
         (inner,) = choice.results if self.enters else choice.demands
         source, result = op.operands[0].type, op.results[0].type
         outside, inside = (source, result) if self.enters else (result, source)
-        base = inner.drop((axis,))
+        base = without_axis(inner, axis)
+        if base.has_pieces:
+            return (choice,)
         found = [inner, base]
         for place in (*range(inside.rank), *sorted(kinds)):
             new = with_axis(base, axis, place, mesh)

@@ -16,7 +16,7 @@ from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
 from ..builder import Builder
 from ..cost import Work, prices
-from .base import Choice, In, Out, Rule, shape_of, with_axis
+from .base import Choice, In, Out, Rule, shape_of, with_axis, without_axis
 
 
 def groups(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
@@ -195,8 +195,8 @@ class ReshapeRule(Rule):
     ) -> tuple[Choice, ...]:
         (demand,) = choice.demands
         (result,) = choice.results
-        base, after = demand.drop((axis,)), result.drop((axis,))
-        if demand.has_pieces or result.has_pieces or base.blocks or after.blocks:
+        base, after = without_axis(demand, axis), without_axis(result, axis)
+        if any(x.has_pieces or x.blocks for x in (base, after)):
             return (choice,)
         wishes = [base, *(with_axis(base, axis, kind, mesh) for kind in sorted(kinds))]
         wishes += [with_axis(base, axis, d, mesh) for d in range(len(self.source))]
