@@ -197,13 +197,11 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
     bound = max(local_type(type, src, mesh).nbytes, local_type(type, dst, mesh).nbytes)
     best: dict[Layout, float] = {src: 0.0}
     came: dict[Layout, Step] = {}
-    left: dict[Layout, float] = {}  # at least, from a layout to `dst`
+    left: dict[Layout, float] = {dst: 0.0}  # at least, from a layout to `dst`
     queue: list[tuple[float, int, str, float, Layout]] = [(0.0, 0, "", 0.0, src)]
-    visited = 0
+    visited, limit = 0, limit + 1e-9 * limit
     while queue:
-        least, hops, _, cost, at = heapq.heappop(queue)
-        if least > limit + 1e-9 * limit:
-            return Plan((), math.inf)
+        _, hops, _, cost, at = heapq.heappop(queue)
         if at is dst:
             path: list[Step] = []
             while at is not src:
@@ -220,13 +218,16 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
             if to is not dst and local_type(type, to, mesh).nbytes > bound:
                 continue
             total = cost + step_cost(step, type, mesh)
-            if total < best.get(to, math.inf):
+            if total < best.get(to, math.inf) and total <= limit:
                 best[to] = total
                 came[to] = step
                 if to not in left:
                     left[to] = least_cost(type, to, dst, mesh)
-                if to is dst or total + left[to] < best.get(dst, math.inf):
-                    heapq.heappush(queue, (total + left[to], hops + 1, repr(to), total, to))
+                least = total + left[to]
+                if to is dst or (least < best.get(dst, math.inf) and least <= limit):
+                    heapq.heappush(queue, (least, hops + 1, repr(to), total, to))
+    if visited <= MAX_STATES and limit < math.inf:
+        return Plan((), math.inf)
     return _through_replicated(type, src, dst, mesh)
 
 
