@@ -19,6 +19,7 @@ from .regions import (
     NOWHERE,
     Around,
     Region,
+    cleared,
     demands_of,
     exchanged,
     made_by,
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
     from .traffic import Traffic
 
 VALUES = 4  # at which regions begin
-LOOKED_AT = 12  # values, from which these are picked
+LOOKED_AT = 12  # values, from which these are picked, and at which regions begin that lose several axes
 MOST = 300  # nodes of a region
+FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
 NODES, ALL = 3, 800  # of all regions that don't pay: per op of the program, and at most
 
 
@@ -43,7 +45,7 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     if not dear:
         return 0.0
     # what reductions of partial sums cost is mostly owed, wherever the axes are
-    dear = sorted(dear, key=lambda v: bool(engine.layouts[v].partial))[:VALUES]
+    dear = sorted(dear, key=lambda v: bool(engine.layouts[v].partial))
     around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
     left = min(ALL, max(MOST, NODES * len(engine.choices)))
     tried = set[frozenset[object]]()
@@ -76,8 +78,10 @@ def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
     """What may move together to save some values' relayouts: an axis that one of these moves goes to where some user has it,
     changes places with another axis, or goes to another dim."""
     engine = around.engine
+    for value in values:
+        yield from _to_nowhere(around, value)
     for ways in (_to_users, _to_each_other, _to_other_dims):
-        for value in values:
+        for value in values[:VALUES]:
             layouts = [engine.layouts[value], *engine.wanted(value)]
             for axis in engine.mesh.shape:
                 if len(_places(axis, layouts)) > 1:
@@ -89,6 +93,15 @@ def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]
         if isinstance(place, int):
             for partials in (True, False) if place != NOWHERE else (True,):
                 yield moved(around, value, axis, place, partials, MOST)
+
+
+def _to_nowhere(around: Around, value: Value) -> Iterator[Region]:
+    """All axes at once that some user doesn't want."""
+    mesh = around.engine.mesh
+    for wanted in around.engine.wanted(value):
+        axes = [a for a in mesh.shape if a not in wanted.axes]
+        if len(axes) > 1:
+            yield cleared(around, value, axes, FEW)
 
 
 def _to_each_other(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:

@@ -8,7 +8,7 @@ places wherever they are.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -132,6 +132,25 @@ def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, mos
     return found
 
 
+def cleared(around: Around, start: Value, axes: Sequence[str], most: int) -> Region:
+    """The region around `start` that would have some axes nowhere. Of most nodes, nearest first. What is the same everywhere,
+    as broadcast constants are, is made by it, but not followed to whoever else reads it."""
+    found, seen, todo = Region(), {start}, deque([start])
+    while todo and len(found) < most:
+        v = todo.popleft()
+        maker = around.maker.get(v)
+        spread = maker is None or any(x.axes for x in demands_of(maker, now(around.engine, maker)))
+        for node in around.nodes(v) if spread or maker is None else (maker,):
+            if node in found or (move := _cleared(around.engine, node, axes)) is None:
+                continue
+            found[node] = move
+            for w in (*made_by(around.engine, node), *read_by(node)):
+                if w not in seen:
+                    seen.add(w)
+                    todo.append(w)
+    return found
+
+
 def exchanged(around: Around, start: Value, a: str, b: str, most: int) -> Region:
     """The region around `start` that would have axis `a` where it has `b`, and the other way round."""
     engine, found, seen, todo = around.engine, Region(), {start}, deque([start])
@@ -188,6 +207,27 @@ def _without(around: Around, node: Node, axis: str) -> Choice | Layout | None:
             if not any(axis in x.axes for x in (*way.demands, *way.results)):
                 return way
     return None
+
+
+def _cleared(engine: Engine, node: Node, axes: Sequence[str]) -> Choice | Layout | None:
+    """How a node runs without some axes; None if it has none of them, or can't."""
+    way = present = now(engine, node)
+    layouts = [x for _, x in _layouts(engine, node, present)]
+    if any(x.blocks or x.has_pieces for x in layouts):
+        return None
+    if isinstance(present, Layout):
+        way = present.drop(axes)
+        return way if way is not present else None
+    assert not isinstance(node, tuple) and not isinstance(way, Layout)
+    rule = engine.book.rule(node)
+    for axis in axes:
+        if any(axis in x.axes for x in (*way.demands, *way.results)):
+            ways = rule.variants(node, way, axis, frozenset(), engine.mesh)
+            free = [w for w in ways if not any(axis in x.axes for x in (*w.demands, *w.results))]
+            if not free:
+                return None
+            way = free[0]
+    return way if way is not present else None
 
 
 def _divides(engine: Engine, value: Value, layout: Layout, dim: int) -> bool:

@@ -15,7 +15,7 @@ from spmd_compiler.passes.joint_moves import joint_moves
 from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.propagate import Propagate
 from spmd_compiler.passes.region_moves import region_moves
-from spmd_compiler.passes.regions import Around, exchanged, moved
+from spmd_compiler.passes.regions import Around, cleared, exchanged, moved
 from spmd_compiler.passes.report import collectives
 from spmd_compiler.passes.traffic import Traffic
 from spmd_compiler.tools.fuzz.generate import program
@@ -162,6 +162,27 @@ def test_the_region_of_a_dim():
     columns = moved(Around(engine), w, "b", 1, True, 100)
     assert [str(x) for x in columns[dot].demands] == ["{-,-}", "{-,b}"]
     assert all("b" not in x.axes for op, way in columns.items() if op is not dot for x in way.results)
+
+
+def test_the_region_without_axes():
+    """What both moments are made of runs whole; a constant does too, but not who else reads it."""
+
+    def moments(g, m, z):
+        return 0.9 * m + 0.1 * g, 0.1 * (g * g), 0.1 * z
+
+    layouts = (P("a", "b"), P("a", "b"), P("a", "b"))
+    module = imported(moments, (zeros(8, 16), zeros(8, 16), zeros(8, 16)), layouts)
+    engine, _ = Propagate().assigned(module)
+    first, _, other = module.main.body.returns
+    region = cleared(Around(engine), first, ("a", "b"), 100)
+    assert sorted(op.name for op in region) == ["add", *["broadcast_in_dim"] * 2, *["multiply"] * 4]
+    assert not any(x.axes for way in region.values() for x in (*way.demands, *way.results))
+    assert not any(other in op.results for op in region)
+
+
+def test_what_is_gathered_is_gathered_once():
+    """The moments of Adam are replicated here: the gradients are gathered, not both moments. Shardy and GSPMD send 53.5 MB."""
+    assert lowered("lm_2d_train_unrolled~many0").comm_bytes() < 45e6
 
 
 def test_axes_change_places():
