@@ -219,6 +219,8 @@ def _cleared(engine: Engine, node: Node, axes: Sequence[str]) -> Choice | Layout
         way = present.drop(axes)
         return way if way is not present else None
     assert not isinstance(node, tuple) and not isinstance(way, Layout)
+    if node.name in FIXED:
+        return None
     rule = engine.book.rule(node)
     for axis in axes:
         if any(axis in x.axes for x in (*way.demands, *way.results)):

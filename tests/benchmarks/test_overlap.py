@@ -13,6 +13,6 @@ def test_rings_hide_what_a_large_layer_sends(model):
 
 
 def test_a_small_program_keeps_its_collectives():
-    text, ratio = row("mlp", small("mlp_megatron_train"), "tpu-v5p")
+    text, ratio = row("mlp", small("fsdp_mlp_train"), "tpu-v5p")
     assert ratio is not None and ratio < 1
     assert text.split(" | ")[5] == "0"
