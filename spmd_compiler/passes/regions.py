@@ -138,9 +138,10 @@ def cleared(around: Around, start: Value, axes: Sequence[str], most: int) -> Reg
     found, seen, todo = Region(), {start}, deque([start])
     while todo and len(found) < most:
         v = todo.popleft()
-        maker = around.maker.get(v)
-        spread = maker is None or any(x.axes for x in demands_of(maker, now(around.engine, maker)))
-        for node in around.nodes(v) if spread or maker is None else (maker,):
+        nodes, maker = around.nodes(v), around.maker.get(v)
+        if maker is not None and not any(x.axes for x in demands_of(maker, now(around.engine, maker))):
+            nodes = (maker,)
+        for node in nodes:
             if node in found or (move := _cleared(around.engine, node, axes)) is None:
                 continue
             found[node] = move
