@@ -55,13 +55,15 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
 def _combine(
     block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int | None = None
 ) -> bool:
-    """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given. True if anything can."""
-    late = Block(block.args, _delayed(block, key_of, small), block.returns)
+    """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given. True if others may be able to
+    afterwards: what waited for them is done together now."""
+    ops, chained = _delayed(block, key_of, small)
+    late = Block(block.args, ops, block.returns)
     groups = [filled for group in _groups(late, key_of) for filled in _buckets(*group, bucket)]
     if groups:
         block.ops[:] = late.ops
         _merge(block, mesh, groups, emit)
-    return bool(groups)
+    return any(op in chained for _, together in groups for op in together)
 
 
 def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
@@ -100,11 +102,13 @@ def _cause(ops: list[Op]) -> str:
     return f"{sum(int(c[1]) if c else 1 for c in counts)} combined; {cause}"
 
 
-def _delayed(block: Block, key_of: KeyOf, small: int | None) -> list[Op]:
-    """The ops in an order in which those that wait for collectives with a key come where they are needed."""
+def _delayed(block: Block, key_of: KeyOf, small: int | None) -> tuple[list[Op], set[Op]]:
+    """The ops in an order in which those that wait for collectives with a key come where they are needed; and which of these
+    collectives wait for others."""
     waiting: dict[Value, tuple[int, Op]] = {}  # what makes a value, with its place
     late: set[Value] = set()  # results of these collectives, and of what waits for them
     new: list[Op] = []
+    chained: set[Op] = set()
 
     def place(wanted: list[Value]) -> None:
         held: dict[int, Op] = {}
@@ -120,7 +124,10 @@ def _delayed(block: Block, key_of: KeyOf, small: int | None) -> list[Op]:
         moves = small is None or all(v.type.nbytes <= small for v in (*op.operands, *op.results))
         moves = moves and is_pure(op) and op.name not in COLLECTIVES
         waits = moves and any(v in late for v in op.operands)
-        if waits or key_of(op) is not None:
+        keyed = key_of(op) is not None
+        if keyed and any(v in late for v in op.operands):
+            chained.add(op)
+        if waits or keyed:
             late.update(op.results)
         if waits:
             waiting.update(dict.fromkeys(op.results, (i, op)))
@@ -128,7 +135,7 @@ def _delayed(block: Block, key_of: KeyOf, small: int | None) -> list[Op]:
             place(reads(op))
             new.append(op)
     place(list(waiting))
-    return new
+    return new, chained
 
 
 def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
