@@ -123,9 +123,9 @@ def _delayed(block: Block, key_of: KeyOf, small: int | None) -> tuple[list[Op], 
     for i, op in enumerate(block.ops):
         moves = small is None or all(v.type.nbytes <= small for v in (*op.operands, *op.results))
         moves = moves and is_pure(op) and op.name not in COLLECTIVES
-        waits = moves and any(v in late for v in op.operands)
-        keyed = key_of(op) is not None
-        if keyed and any(v in late for v in op.operands):
+        behind, keyed = any(v in late for v in op.operands), key_of(op) is not None
+        waits = moves and behind
+        if keyed and behind:
             chained.add(op)
         if waits or keyed:
             late.update(op.results)

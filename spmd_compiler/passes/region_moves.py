@@ -97,9 +97,9 @@ def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]
 
 def _to_nowhere(around: Around, value: Value) -> Iterator[Region]:
     """All axes at once that some user doesn't want."""
-    mesh = around.engine.mesh
-    for wanted in around.engine.wanted(value):
-        axes = [a for a in mesh.shape if a not in wanted.axes]
+    engine = around.engine
+    sets = [tuple(a for a in engine.mesh.shape if a not in x.axes) for x in engine.wanted(value)]
+    for axes in dict.fromkeys(sets):
         if len(axes) > 1:
             yield cleared(around, value, axes, FEW)
 
