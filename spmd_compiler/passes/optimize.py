@@ -1,8 +1,8 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
-collectives that can run together are combined; matrix products that wait for large ones become rings. Loops end on each
-device by itself where they may; arguments are exchanged before they are computed with; starts of slices that XLA would
-misread are clamped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops
-ordered so that they run while collectives do."""
+collectives that can run together are combined, large ones unless the hardware model says that apart they hide better; matrix
+products that wait for large ones become rings. Loops end on each device by itself where they may; arguments are exchanged
+before they are computed with; starts of slices that XLA would misread are clamped, reductions that it lacks written
+otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so that they run while collectives do."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
-from .combine import bucket_size, combine_collectives
+from .combine import BUCKET, bucket_size, combine_collectives
 from .exchange_first import exchange_first
 from .hardware import Hardware
 from .independent_loops import free_loops
 from .rings import make_rings
 from .schedule import order_for_overlap
 from .simplify import Simplify
+from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
 
 
@@ -39,7 +40,14 @@ class Optimize:
             module = Simplify()(module)
         join_barriers(module.main.body)
         free_loops(module.main.body)
-        combine_collectives(module.main.body, module.mesh, bucket_size(self.hardware))
+        sizes = {BUCKET, bucket_size(self.hardware)}
+        if len(sizes) == 1:
+            return self._combined(module, BUCKET)
+        return min((self._combined(Simplify()(module), size) for size in sorted(sizes)), key=self._seconds)
+
+    def _combined(self, module: Module, bucket: int) -> Module:
+        """The module, which no one else holds, with all-reduces of at most `bucket` bytes, and what follows from that."""
+        combine_collectives(module.main.body, module.mesh, bucket)
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)
@@ -50,3 +58,8 @@ class Optimize:
         if self.hardware is not None:
             order_for_overlap(module.main.body, module.mesh, self.hardware)
         return module
+
+    def _seconds(self, module: Module) -> float:
+        """What a call takes, its ops in the order in which they are written."""
+        assert self.hardware is not None
+        return Timeline(module.mesh, self.hardware, as_written=True).block(module.main.body).total

@@ -21,3 +21,10 @@ def test_a_small_program_keeps_its_collectives(name):
 def test_order_hides_what_a_small_program_sends():
     _, ratio = row("mlp", small("fsdp_mlp_train"), "tpu-v5p")
     assert ratio is not None and ratio < 1
+
+
+@pytest.mark.parametrize("name", ["mlp_megatron_train", "mlp_dp_train"])
+@pytest.mark.parametrize("model", MODELS)
+def test_neither_order_nor_smaller_all_reduces_add_time(name, model):
+    _, ratio = row("mlp", small(name), model)
+    assert ratio is not None and ratio <= 1
