@@ -103,15 +103,11 @@ class Mesh(ir_mesh.Mesh):
     @property
     def on_tpu(self) -> bool:
         """Whether its devices, or those that it stands for, are TPUs."""
-        return self._platform == "tpu"
+        return self.platform == "tpu"
 
     @property
-    def on_cpu(self) -> bool:
-        """Whether its devices, or those that it stands for, are CPUs."""
-        return self._platform == "cpu"
-
-    @property
-    def _platform(self) -> str | None:
+    def platform(self) -> str | None:
+        """What its devices are, or those that it stands for: `cpu`, `cuda`, `rocm`, `tpu`; None if it stands for none."""
         if self.devices is None and self.abstract_device is None:
             return None
         return compat.lowering_platform(self.devices, self.abstract_device)

@@ -125,7 +125,7 @@ local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.loc
 compat.register_module_lowering(
     local_p,
     lambda context, partitioned: export_module(
-        partitioned.module, context=context, groups="dense", cpu=partitioned.mesh.on_cpu
+        partitioned.module, context=context, groups="dense", platform=partitioned.mesh.platform
     ),
     lambda partitioned: partitioned.callbacks,
 )

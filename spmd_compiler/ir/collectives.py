@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,15 @@ from ..errors import SpmdError
 from .attributes import AttributeWriter
 from .constants import elements, matrix
 from .cpu_forms import CpuForms
+from .forms import Forms, GpuForms
 from .graph import Op
 from .groups import device_groups, listed_pairs, mesh_axes_text, shift_pairs, strides, transfer_pairs
 from .mesh import Mesh
 from .optable import COMBINE
 
 _DIMS = ("dim", "split_dim", "concat_dim")
+# by JAX's platform; where there is no form for a collective it is written plainly
+_FORMS: dict[str | None, type[Forms]] = {"cpu": CpuForms, "cuda": GpuForms, "rocm": GpuForms}
 
 
 class CollectiveWriter:
@@ -26,16 +29,16 @@ class CollectiveWriter:
     Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
     partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
 
-    cpu: collectives are written in the forms of `CpuForms`.
+    platform: JAX's name of what the program is for; collectives are written in the forms that its XLA compiler does best.
     """
 
-    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, cpu: bool = False):
+    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, platform: str | None = None):
         self.used = False
         self.pairs = 0  # of all permutes together
         self._mesh = mesh
         self._writer = writer
         self._compact = compact
-        self._cpu = cpu
+        self._forms = _FORMS.get(platform, Forms)
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
         self._pairs: dict[tuple, tuple[ir.Attribute, int]] = {}
@@ -52,25 +55,28 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
-        if self._cpu and op.name in ("all_gather", "reduce_scatter", "all_to_all"):
-            return [self._for_cpu(op, operand, point, loc) for operand in operands]
+        form = getattr(self._forms(point, loc), op.name, None)
+        if form is not None:
+            return [self._in_form(form, op, operand, point, loc) for operand in operands]
         attrs = self._attributes(op)
         return [self._write(op, attrs, x, type, point, loc) for x, type in zip(operands, types, strict=True)]
 
-    def _for_cpu(self, op: Op, operand: ir.Value, point: ir.InsertionPoint, loc: ir.Location) -> ir.Value:
-        forms, count = CpuForms(point, loc), self._mesh.axes_size(op.attrs["axes"])
-
+    def _in_form(
+        self,
+        form: Callable[..., ir.Value],
+        op: Op,
+        operand: ir.Value,
+        point: ir.InsertionPoint,
+        loc: ir.Location,
+    ) -> ir.Value:
         def write(x: ir.Value, shape: Sequence[int], dim: int) -> ir.Value:
             along = {key: dim for key in _DIMS if key in op.attrs}
             moved = Op(op.name, op.operands, op.results, {**op.attrs, **along})
             type = ir.RankedTensorType.get(shape, ir.RankedTensorType(x.type).element_type)
             return self._write(op, self._attributes(moved), x, type, point, loc)
 
-        if op.name == "all_to_all":
-            split, concat = op.attrs["split_dim"], op.attrs["concat_dim"]
-            return forms.all_to_all(operand, split, concat, count, write)
-        emit = forms.all_gather if op.name == "all_gather" else forms.reduce_scatter
-        return emit(operand, op.attrs["dim"], count, write)
+        dims = [op.attrs[key] for key in _DIMS if key in op.attrs]
+        return form(operand, *dims, self._mesh.axes_size(op.attrs["axes"]), write)
 
     def _write(
         self,

@@ -38,17 +38,17 @@ def export_module(
     *,
     context: ir.Context | None = None,
     groups: Groups = "mesh_axes",
-    cpu: bool = False,
+    platform: str | None = None,
 ) -> ir.Module:
     """Writes a module as StableHLO, in `context` or a fresh one.
 
     `groups`: how the groups of collectives over mesh axes are written; "mesh_axes" is independent of the
-    number of devices, "dense" lists them, which the StableHLO interpreter needs. `cpu`: see `CollectiveWriter`.
+    number of devices, "dense" lists them, which the StableHLO interpreter needs. `platform`: see `CollectiveWriter`.
     Raises SpmdError for a module with `relayout` and for one that StableHLO's verifier rejects.
     """
     target = context or make_context()
     with target, ir.Location.unknown():
-        return _Exporter(module, target, groups, cpu).export()
+        return _Exporter(module, target, groups, platform).export()
 
 
 def export_text(module: Module, *, groups: Groups = "mesh_axes", locations: bool = False) -> str:
@@ -66,11 +66,11 @@ def _verify(op: ir.Operation) -> None:
 
 
 class _Exporter:
-    def __init__(self, module: Module, context: ir.Context, groups: Groups, cpu: bool):
+    def __init__(self, module: Module, context: ir.Context, groups: Groups, platform: str | None):
         self._module = module
         self._context = context
         self._writer = AttributeWriter()
-        self._collectives = CollectiveWriter(module.mesh, self._writer, groups == "mesh_axes", cpu)
+        self._collectives = CollectiveWriter(module.mesh, self._writer, groups == "mesh_axes", platform)
         self._types: dict[Type, ir.Type] = {}
         self._locs: dict[Loc, ir.Location] = {}
         self._names: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Collectives as programs for CPUs have them."""
+"""Collectives as programs for CPUs and GPUs have them."""
 
 import re
 
@@ -33,11 +33,11 @@ def exchange(shape, split, concat, n):
 
 
 def test_slices_only_where_they_help():
-    assert "dynamic_slice" in str(export_module(exchange((8, 8), 0, 1, 4), cpu=True))
+    assert "dynamic_slice" in str(export_module(exchange((8, 8), 0, 1, 4), platform="cpu"))
     for text in (
         export_module(exchange((8, 8), 0, 1, 4)),
-        export_module(exchange((8, 8), 0, 1, 2), cpu=True),
-        export_module(exchange((0, 8), 0, 1, 4), cpu=True),
+        export_module(exchange((8, 8), 0, 1, 2), platform="cpu"),
+        export_module(exchange((0, 8), 0, 1, 4), platform="cpu"),
     ):
         assert "dynamic_slice" not in str(text)
 
@@ -100,3 +100,21 @@ def test_gathers_and_scatters_along_any_dim(shape, axes, dim):
         if " all-gather(" in line or " reduce-scatter(" in line:
             along = re.search(r"= \w+\[([\d,]*)\].*dimensions=\{(\d)\}", line)
             assert along and set(along[1].split(",")[: int(along[2])]) <= {"1"}
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize(("source", "target"), [(0, 1), (1, 0), (2, 0), (0, 2), (1, 2)])
+def test_blocks_for_gpus(monkeypatch, source, target):
+    """Compiled here, as for a GPU: blocks along a new first dim are exchanged, and nothing is moved across that."""
+    monkeypatch.setattr(spmd.Mesh, "platform", "cuda")
+    mesh = spmd.create_mesh([("a", 4), ("b", 2)])
+
+    def at(d):
+        return P(*(("b", "a") if d == e else None for e in range(3)))
+
+    step = spmd.spmd_jit(lambda x: x, mesh=mesh, in_layouts=(at(source),), out_layouts=at(target))
+    x = np.arange(8 * 16 * 24, dtype=np.float32).reshape(8, 16, 24)
+    text = str(step.lower(x).compile().as_text())
+    blocks = [8, *(n // 8 if d in (source, target) else n for d, n in enumerate(x.shape))]
+    assert f"f32[{','.join(map(str, blocks))}]" in text
+    np.testing.assert_array_equal(step(x), x)

@@ -1,0 +1,88 @@
+"""Collectives in other forms than the plain ones, with the local ops around them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxlib.mlir import ir
+
+from .constants import elements
+
+Collective = Callable[[ir.Value, Sequence[int], int], ir.Value]  # operand, shape of the result, dim -> result
+
+
+class Forms:
+    """Writes at `point`; a `Collective` is written by whoever gives it."""
+
+    def __init__(self, point: ir.InsertionPoint, loc: ir.Location):
+        self._point = point
+        self._loc = loc
+
+    def slice(self, x: ir.Value, dim: int, start: int, size: int) -> ir.Value:
+        starts, limits = [0] * len(shape_of(x)), shape_of(x)
+        starts[dim], limits[dim] = start, start + size
+        shape = [b - a for a, b in zip(starts, limits, strict=True)]
+        strides = array([1] * len(shape))
+        return self.op(
+            "slice",
+            [like(x, shape)],
+            [x],
+            start_indices=array(starts),
+            limit_indices=array(limits),
+            strides=strides,
+        )[0]
+
+    def concatenate(self, parts: list[ir.Value], dim: int) -> ir.Value:
+        shape = shape_of(parts[0])
+        shape[dim] *= len(parts)
+        dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
+        return self.op("concatenate", [like(parts[0], shape)], parts, dimension=dimension)[0]
+
+    def transpose(self, x: ir.Value, order: list[int]) -> ir.Value:
+        shape = [shape_of(x)[d] for d in order]
+        return self.op("transpose", [like(x, shape)], [x], permutation=array(order))[0]
+
+    def reshape(self, x: ir.Value, shape: Sequence[int]) -> ir.Value:
+        return self.op("reshape", [like(x, shape)], [x])[0]
+
+    def constant(self, value: object, type: ir.Type) -> ir.Value:
+        return self.op("constant", [type], [], value=elements(np.array(value, np.uint32), type))[0]
+
+    def op(
+        self, name: str, types: list[ir.Type], operands: list[ir.Value], **attrs: ir.Attribute
+    ) -> list[ir.Value]:
+        made = ir.Operation.create(
+            f"stablehlo.{name}", types, operands, attrs, None, 0, self._loc, self._point
+        )
+        return list(made.results)
+
+
+class GpuForms(Forms):
+    """An all-to-all moves blocks along a new first dim, as XLA's partitioner has it. With the plain form XLA moves transposes
+    across it into matrix products, where its Triton compiler finds no tiles for dims merged from odd sizes (JAX 0.10)."""
+
+    def all_to_all(
+        self, operand: ir.Value, split: int, concat: int, count: int, write: Collective
+    ) -> ir.Value:
+        """`operand` cut along `split`, a piece for each of `count` devices; theirs are concatenated along `concat`."""
+        shape = shape_of(operand)
+        piece = [*shape[:split], shape[split] // count, *shape[split + 1 :]]
+        cut = self.reshape(operand, [*shape[:split], count, *piece[split:]])
+        blocks = self.transpose(cut, [split, *(d for d in range(len(shape) + 1) if d != split)])
+        received = write(blocks, [count, *piece], 0)
+        order = [*range(1, concat + 1), 0, *range(concat + 1, len(shape) + 1)]
+        whole = [*piece[:concat], piece[concat] * count, *piece[concat + 1 :]]
+        return self.reshape(self.transpose(received, order), whole)
+
+
+def shape_of(x: ir.Value) -> list[int]:
+    return list(ir.RankedTensorType(x.type).shape)
+
+
+def like(x: ir.Value, shape: Sequence[int]) -> ir.Type:
+    return ir.RankedTensorType.get(shape, ir.RankedTensorType(x.type).element_type)
+
+
+def array(numbers: Sequence[int]) -> ir.Attribute:
+    return ir.DenseI64ArrayAttr.get(list(numbers))
