@@ -49,6 +49,14 @@ def lowering_platform(devices: Sequence[Any] | None, abstract_device: Any = None
     return getattr(client, "_raw_platform", client.platform)
 
 
+def device_memory(device: Any) -> int | None:
+    """Bytes that a device of this process has for arrays; None if it isn't known."""
+    if only_compiles(device) or device.process_index != device.client.process_index():
+        return None
+    stats = device.memory_stats()
+    return stats.get("bytes_limit") if stats else None
+
+
 def only_compiles(device: Any) -> bool:
     """True for a device of a topology that is described, not present."""
     return isinstance(device.client, _jax.CompileOnlyPyClient)

@@ -77,7 +77,9 @@ def from_stablehlo(
     donated = [i for i, attrs in enumerate(main.arg_attrs) if any(key in attrs for key in _DONORS)]
     callbacks: list[Any] = []
     units = local_units(module, public, callbacks)
-    stages = compile_module(module, options or Options(), units=units, tpu=public.on_tpu)
+    stages = compile_module(
+        module, options or Options(), units=units, tpu=public.on_tpu, memory=public.memory
+    )
     return _lowered(stages, public, tuple(donated), tuple(callbacks))
 
 

@@ -113,6 +113,14 @@ class Mesh(ir_mesh.Mesh):
         return compat.lowering_platform(self.devices, self.abstract_device)
 
     @property
+    def memory(self) -> int | None:
+        """Bytes of a device, the least of them; None where that is not known, as of CPUs and of other processes' devices:
+        all processes must make the same program."""
+        found = [compat.device_memory(d) for d in self.devices or ()]
+        known = [n for n in found if n is not None]
+        return min(known) if known and len(known) == len(found) else None
+
+    @property
     def abstract(self) -> AbstractMesh:
         """The axes alone, as JAX's `AbstractMesh`."""
         if self._abstract is None:

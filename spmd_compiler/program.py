@@ -170,7 +170,8 @@ def _run_passes(
         if layout is not None:
             attrs["layout"] = padded(layout, value.type.rank)
     units = local_units(module, request.mesh, callbacks)
-    stages = compile_module(module, request.options, units=units, tpu=request.mesh.on_tpu)
+    mesh = request.mesh
+    stages = compile_module(module, request.options, units=units, tpu=mesh.on_tpu, memory=mesh.memory)
     return stages, tuple(callbacks)
 
 

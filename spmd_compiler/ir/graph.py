@@ -128,6 +128,14 @@ class Block:
             for region in op.regions:
                 yield from region.walk()
 
+    def replace(self, values: dict[Value, Value]) -> None:
+        """Has the ops read other values, those of the blocks inside too. For a block that no one else holds."""
+        for op in self.ops:
+            op.operands = [values.get(v, v) for v in op.operands]
+            for region in op.regions:
+                region.replace(values)
+        self.returns = [values.get(v, v) for v in self.returns]
+
 
 class Function:
     """`arg_attrs` and `result_attrs`: per argument and result a dict of attributes (donation, user layouts)."""

@@ -49,6 +49,14 @@ def combiner(kind: str, type: TensorType, results: int = 1) -> Block:
     return Block([a, b], [Op(COMBINE[kind], [a, b], [combined])], [combined] * results)
 
 
+def is_zeros(block: Block, value: Value) -> bool:
+    """Whether a value is made in a block as zeros, of either sign, everywhere."""
+    op = next((op for op in reversed(block.ops) if value in op.results), None)
+    if op is None or op.name not in ("constant", "broadcast_in_dim"):
+        return False
+    return is_zeros(block, op.operands[0]) if op.operands else not op.attrs["value"].array.any()
+
+
 class Builder:
     """`divergent`: not all devices come through the block equally often."""
 

@@ -92,7 +92,7 @@ def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
             new.append(op)
     new += packed.get(len(block.ops), [])
     block.ops[:] = new
-    _rename(block, renamed)
+    block.replace(renamed)
 
 
 def _cause(ops: list[Op]) -> str:
@@ -258,11 +258,3 @@ def _split(b: Builder, value: Value, dim: int, sizes: list[int]) -> list[Value]:
         parts.append(b.slice(value, dim, start, start + size))
         start += size
     return parts
-
-
-def _rename(block: Block, renamed: dict[Value, Value]) -> None:
-    for op in block.ops:
-        op.operands = [renamed.get(v, v) for v in op.operands]
-        for region in op.regions:
-            _rename(region, renamed)
-    block.returns = [renamed.get(v, v) for v in block.returns]

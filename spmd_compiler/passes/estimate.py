@@ -25,6 +25,10 @@ FREE = {
 }
 
 
+# how many of an op's operands are made its results in place; None is all
+_IN_PLACE = {"dynamic_update_slice": 1, "optimization_barrier": None, "while": None}
+
+
 def walk(block: Block, trips: int = 1) -> Iterator[tuple[Op, int]]:
     """Every op that runs, with how often it does; loops of unknown length count once, reducers not at all."""
     for op in block.ops:
@@ -105,8 +109,8 @@ def last_reads(block: Block) -> dict[Value, int]:
 
 def peak_bytes(block: Block, donated: set[Value]) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
-    their last use. An update of a slice, or a barrier, is made in place if nothing reads its operand later. XLA, which
-    fuses ops, needs less."""
+    their last use. What a loop carries, an update of a slice, or a barrier, is made in place if nothing reads its operand
+    later. XLA, which fuses ops, needs less."""
     return max((sum(v.type.nbytes for v in block.args), *live_bytes(block, donated)))
 
 
@@ -122,9 +126,7 @@ def live_bytes(block: Block, donated: set[Value]) -> list[int]:
     during: list[int] = []
     for i, op in enumerate(block.ops):
         inside = inner_bytes(op)
-        passed_on = {"dynamic_update_slice": op.operands[:1], "optimization_barrier": op.operands}.get(
-            op.name, ()
-        )
+        passed_on = op.operands[: _IN_PLACE.get(op.name, 0)]
         reused = sum(v.type.nbytes for v in set(passed_on) if v in known and last[v] == i)
         live += sum(v.type.nbytes for v in op.results)
         known.update(op.results)
@@ -136,4 +138,4 @@ def live_bytes(block: Block, donated: set[Value]) -> list[int]:
 
 def inner_bytes(op: Op) -> int:
     """The most bytes that are live inside an op, beyond what it reads and makes."""
-    return max((peak_bytes(r, set()) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0)
+    return max((peak_bytes(r, set(r.args)) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0)

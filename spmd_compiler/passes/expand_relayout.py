@@ -10,7 +10,7 @@ from ..ir.graph import Value
 from ..ir.layout import Axes, Layout, local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
-from .builder import Builder, identity_value
+from .builder import Builder, identity_value, is_zeros
 from .halo import Window, fetch_window
 from .relayout import plan
 from .relayout_steps import Step, permuted_axes
@@ -43,12 +43,13 @@ def _emit(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
     if kind == "all_reduce":
         return b.all_reduce(value, axes, step.reduction)
     if kind == "to_partial":
-        first = b.compare("EQ", b.axis_index(axes), b.index(0))
-        assert isinstance(value.type, TensorType)
-        neutral = b.constant(identity_value(step.reduction, type.dtype), value.type)
         if step.reduction in ("max", "min", "and", "or"):
             return value  # every device may hold the value itself
-        return b.select(first, value, neutral)
+        if step.reduction in ("sum", "xor") and is_zeros(b.block, value):
+            return value
+        first = b.compare("EQ", b.axis_index(axes), b.index(0))
+        assert isinstance(value.type, TensorType)
+        return b.select(first, value, b.constant(identity_value(step.reduction, type.dtype), value.type))
     if kind == "slice":
         if not source.dims[dim]:
             return take_block(b, value, target, type, dim)

@@ -15,6 +15,7 @@ from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
 from .combine import BUCKET, bucket_size, combine_collectives
 from .exchange_first import exchange_first
+from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
 from .rings import make_rings
@@ -27,11 +28,13 @@ from .tpu_forms import rewrite_for_tpu
 @dataclass(frozen=True)
 class Optimize:
     """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`. tpu: write
-    collectives as XLA's TPU compiler keeps them."""
+    collectives as XLA's TPU compiler keeps them. memory: bytes that a device has; where live values take more, they are
+    gathered later, or again."""
 
     hardware: Hardware | None = None
     rings: bool | None = None
     tpu: bool = False
+    memory: float | None = None
     name: ClassVar[str] = "optimize"
 
     def __call__(self, module: Module) -> Module:
@@ -39,6 +42,8 @@ class Optimize:
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
         join_barriers(module.main.body)
+        if self.memory is not None:
+            fit_memory(module.main.body, module.mesh, self.memory)
         free_loops(module.main.body)
         sizes = {BUCKET, bucket_size(self.hardware)}
         if len(sizes) == 1:

@@ -112,15 +112,7 @@ def _result_shardings(function: Function) -> None:
     for value, call in calls.items():
         env[value] = env.get(call.operands[0], call.operands[0])
     body.ops[:] = [op for op in body.ops if op.results[:1] == [] or op.results[0] not in calls]
-    _replace(body, env)
-
-
-def _replace(block: Block, env: dict[Value, Value]) -> None:
-    for op in block.walk():
-        op.operands = [env.get(v, v) for v in op.operands]
-        for region in op.regions:
-            region.returns[:] = [env.get(v, v) for v in region.returns]
-    block.returns[:] = [env.get(v, v) for v in block.returns]
+    body.replace(env)
 
 
 class _Former:
