@@ -138,4 +138,6 @@ def live_bytes(block: Block, donated: set[Value]) -> list[int]:
 
 def inner_bytes(op: Op) -> int:
     """The most bytes that are live inside an op, beyond what it reads and makes."""
-    return max((peak_bytes(r, set(r.args)) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0)
+    return max(
+        (peak_bytes(r, set(r.args)) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0
+    )

@@ -73,6 +73,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         for v in dict.fromkeys(reads(reader)):
             readers.setdefault(v, []).append(i)
     last, given, used = last_reads(block), set(block.args), {*readers, *block.returns}
+    moved: set[Value] = set()
     for chain in _gathered(block, readers, place):
         source, value = chain[0].operands[0], chain[-1].results[0]
         before, later = (any(i < place for i in readers[value]), [i for i in readers[value] if i > place])
@@ -87,12 +88,13 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         if saved > 0 and (here or later):
             sent = (before + here + bool(later) - 1) * value.type.nbytes
             first = block.ops[later[0]] if later else None
+            moved.add(value)
             make = partial(_gather_later, block, mesh, chain, op if here else None, first)
             yield _Change(sent, saved, make)
     made = {v: x for x in block.ops[:place] for v in x.results}
     for scatter in block.ops[place + 1 :]:
         if scatter.name == "reduce_scatter" and len(readers[scatter.operands[0]]) == 1:
-            maker = made.get(scatter.operands[0])
+            maker = None if scatter.operands[0] in moved else made.get(scatter.operands[0])
             saved = scatter.operands[0].type.nbytes - scatter.results[0].type.nbytes
             if maker is not None:
                 yield _Change(0, saved, partial(_move_behind, block, scatter, maker))
@@ -135,11 +137,11 @@ def _gather_later(block: Block, mesh: Mesh, chain: list[Op], loop: Op | None, fi
         v for op in reversed(block.ops[:at]) for v in op.results if v in first.operands and v is not value
     ]
     held = [chain[0].operands[0], *waits[:1]]
-    new, *others = b.multi("optimization_barrier", held, [v.type for v in held])
+    new, *waited = b.multi("optimization_barrier", held, [v.type for v in held])
     for op in chain:
         attrs = {**op.attrs, "cause": _CAUSE + op.attrs["cause"]} if op is chain[0] else op.attrs
         new = b.op(op.name, [new], op.results[0].type, attrs)
-    Block([], block.ops[at:], []).replace({value: new, **dict(zip(waits, others, strict=False))})
+    Block([], block.ops[at:], []).replace({value: new, **dict(zip(waits, waited, strict=False))})
     block.ops[at:at] = b.block.ops
 
 

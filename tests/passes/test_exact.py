@@ -149,5 +149,3 @@ def test_keeps_to_memory():
 def test_mistakes():
     with pytest.raises(spmd.ArgumentError, match="no search 'magic'; there are 'default' and 'ilp'"):
         spmd.Options(search="magic")
-    with pytest.raises(spmd.ArgumentError, match="memory_limit needs search='ilp'"):
-        spmd.Options(memory_limit=1e9)

@@ -22,13 +22,14 @@ class Verdict(NamedTuple):
     account: Account = Account()
 
 
-def failure(module: Module, seed: int = 0) -> str:
-    """ "" if the compiled module agrees with the global one, else what is wrong."""
-    return judge(module, seed).text
+def failure(module: Module, seed: int = 0, memory: float | None = None) -> str:
+    """ "" if the compiled module agrees with the global one, else what is wrong; see `judge`."""
+    return judge(module, seed, memory).text
 
 
-def judge(module: Module, seed: int = 0) -> Verdict:
-    """Compares the results of the compiled module with those of the global one: bit by bit if nothing in it rounds."""
+def judge(module: Module, seed: int = 0, memory: float | None = None) -> Verdict:
+    """Compares the results of the compiled module with those of the global one: bit by bit if nothing in it rounds.
+    `seed`: of the arguments. `memory`: bytes of a device that it is compiled for; with 0 all that can be is gathered again."""
     args = arguments(module, seed)
     try:
         verify(module)
@@ -36,7 +37,7 @@ def judge(module: Module, seed: int = 0) -> Verdict:
     except Exception as error:
         return Verdict(f"generator: {type(error).__name__}: {error}")
     try:
-        stages = compile_module(module)
+        stages = compile_module(module, memory=memory)
     except Exception as error:
         return Verdict(f"compile: {type(error).__name__}: {error}")
     try:
