@@ -70,6 +70,13 @@ def test_kept(name):
     assert transposes(KEPT[name])
 
 
+def test_the_last_dim_stays_last():
+    """As of what attention reads from its values: the product's other dims are moved, not these."""
+    [transpose] = transposes(turned(product((0,), (1,)), (2, 0, 1)))
+    assert transpose.attrs["permutation"] == (1, 0, 2)
+    assert transpose.operands[0].type.shape == (4, 16, 6)
+
+
 def test_precision_stays_with_its_operand():
     [dot] = [op for op in program(GONE["precision"]) if op.name == "dot_general"]
     assert dot.attrs["precision_config"] == ("DEFAULT", "HIGHEST")
