@@ -98,10 +98,15 @@ def compile_module(
     for done, result in run_passes(priced(module, hardware), passes, checks, callback):
         if done.name in STAGES:
             stages[done.name] = result
-    needed = peak_bytes(stages[STAGES[-1]].main.body, set())
-    if limit is not None and options.search != "ilp" and needed > limit:
+    if limit is not None and options.search != "ilp":
+        _check_memory(stages[STAGES[-1]], limit)
+    return stages
+
+
+def _check_memory(module: Module, limit: float) -> None:
+    needed = peak_bytes(module.main.body, set())
+    if needed > limit:
         raise UnsupportedError(
             f"{module.name} takes {needed:,} bytes on each device by estimate, more than the memory_limit of {limit:,.0f}; "
             "shard more of its arguments, or compute again what is kept for gradients (jax.checkpoint)"
         )
-    return stages
