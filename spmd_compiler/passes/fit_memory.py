@@ -93,11 +93,12 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
             yield _Change(sent, saved, make)
     made = {v: x for x in block.ops[:place] for v in x.results}
     for scatter in block.ops[place + 1 :]:
-        if scatter.name == "reduce_scatter" and len(readers[scatter.operands[0]]) == 1:
-            maker = None if scatter.operands[0] in moved else made.get(scatter.operands[0])
-            saved = scatter.operands[0].type.nbytes - scatter.results[0].type.nbytes
-            if maker is not None:
-                yield _Change(0, saved, partial(_move_behind, block, scatter, maker))
+        if scatter.name != "reduce_scatter":
+            continue
+        term = scatter.operands[0]
+        if term in made and len(readers[term]) == 1 and term not in block.returns and term not in moved:
+            saved = term.type.nbytes - scatter.results[0].type.nbytes
+            yield _Change(0, saved, partial(_move_behind, block, scatter, made[term]))
     if op.name == "while" and trip_count(op) is not None:
         for k, scatter in _scattered(block, op, readers):
             saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
@@ -133,9 +134,8 @@ def _gather_later(block: Block, mesh: Mesh, chain: list[Op], loop: Op | None, fi
     b = Builder(mesh, Block([], [], []))
     b.loc = chain[0].loc
     at = block.ops.index(first)
-    waits = [
-        v for op in reversed(block.ops[:at]) for v in op.results if v in first.operands and v is not value
-    ]
+    others = {v for v in first.operands if v is not value and isinstance(v.type, TensorType)}
+    waits = [v for op in reversed(block.ops[:at]) for v in op.results if v in others]
     held = [chain[0].operands[0], *waits[:1]]
     new, *waited = b.multi("optimization_barrier", held, [v.type for v in held])
     for op in chain:
