@@ -54,18 +54,14 @@ def _turned(transpose: Op, product: Op) -> list[Op]:
     (left_batch, right_batch), (left_inner, right_inner) = attrs["batch"], attrs["contract"]
     batch, rank = len(left_batch), len(order)
     middle = left.type.rank - len(left_inner)  # in front of it the dims of the left operand
-    if (
-        "algorithm" in attrs or not order or not batch <= order[-1] < middle < rank
-    ):  # an algorithm may treat sides unlike
+    alike = "algorithm" not in attrs  # one may treat the sides unlike
+    if not (alike and order and batch <= order[-1] < middle < rank):
         return []
     new = {**attrs, "batch": (right_batch, left_batch), "contract": (right_inner, left_inner)}
     if "precision_config" in attrs:
         new["precision_config"] = tuple(reversed(attrs["precision_config"]))
-    dims = (
-        *range(batch),
-        *range(middle, rank),
-        *range(batch, middle),
-    )  # of the old product, as the new one has them
+    # the dims of the old product, in the order in which the new one has them
+    dims = (*range(batch), *range(middle, rank), *range(batch, middle))
     if order == dims:
         return [Op("dot_general", [right, left], transpose.results, new, (), product.loc)]
     old = product.results[0].type
