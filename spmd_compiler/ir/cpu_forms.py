@@ -29,10 +29,7 @@ class CpuForms(Forms):
         shape = shape_of(operand)
         if math.prod(shape[:dim]) == 1:
             return write(operand, [*shape[:dim], shape[dim] * count, *shape[dim + 1 :]], dim)
-        blocks = write(self.reshape(operand, [1, *shape]), [count, *shape], 0)
-        order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)]
-        whole = [*shape[:dim], shape[dim] * count, *shape[dim + 1 :]]
-        return self.reshape(self.transpose(blocks, order), whole)
+        return self.side_by_side(write(self.reshape(operand, [1, *shape]), [count, *shape], 0), dim)
 
     def reduce_scatter(self, operand: ir.Value, dim: int, count: int, write: Collective) -> ir.Value:
         """This device's part along `dim` of the sum (or other reduction) over `count` devices."""
@@ -40,9 +37,7 @@ class CpuForms(Forms):
         part = [*shape[:dim], shape[dim] // count, *shape[dim + 1 :]]
         if math.prod(shape[:dim]) == 1:
             return write(operand, part, dim)
-        blocks = self.reshape(operand, [*shape[:dim], count, *part[dim:]])
-        order = [dim, *(d for d in range(len(shape) + 1) if d != dim)]
-        return self.reshape(write(self.transpose(blocks, order), [1, *part], 0), part)
+        return self.reshape(write(self.blocks(operand, dim, count), [1, *part], 0), part)
 
     def all_to_all(
         self, operand: ir.Value, split: int, concat: int, count: int, write: Collective

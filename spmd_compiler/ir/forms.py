@@ -19,6 +19,19 @@ class Forms:
         self._point = point
         self._loc = loc
 
+    def blocks(self, x: ir.Value, dim: int, count: int) -> ir.Value:
+        """`x` cut along `dim` into `count` blocks, along a first dim of their own."""
+        shape = shape_of(x)
+        cut = self.reshape(x, [*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]])
+        return self.transpose(cut, [dim, *(d for d in range(len(shape) + 1) if d != dim)])
+
+    def side_by_side(self, blocks: ir.Value, dim: int) -> ir.Value:
+        """Blocks along a first dim of their own, one behind the other along what is dim `dim` of each."""
+        count, *shape = shape_of(blocks)
+        order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)]
+        whole = [*shape[:dim], count * shape[dim], *shape[dim + 1 :]]
+        return self.reshape(self.transpose(blocks, order), whole)
+
     def slice(self, x: ir.Value, dim: int, start: int, size: int) -> ir.Value:
         starts, limits = [0] * len(shape_of(x)), shape_of(x)
         starts[dim], limits[dim] = start, start + size
@@ -66,14 +79,8 @@ class GpuForms(Forms):
         self, operand: ir.Value, split: int, concat: int, count: int, write: Collective
     ) -> ir.Value:
         """`operand` cut along `split`, a piece for each of `count` devices; theirs are concatenated along `concat`."""
-        shape = shape_of(operand)
-        piece = [*shape[:split], shape[split] // count, *shape[split + 1 :]]
-        cut = self.reshape(operand, [*shape[:split], count, *piece[split:]])
-        blocks = self.transpose(cut, [split, *(d for d in range(len(shape) + 1) if d != split)])
-        received = write(blocks, [count, *piece], 0)
-        order = [*range(1, concat + 1), 0, *range(concat + 1, len(shape) + 1)]
-        whole = [*piece[:concat], piece[concat] * count, *piece[concat + 1 :]]
-        return self.reshape(self.transpose(received, order), whole)
+        blocks = self.blocks(operand, split, count)
+        return self.side_by_side(write(blocks, shape_of(blocks), 0), concat)
 
 
 def shape_of(x: ir.Value) -> list[int]:

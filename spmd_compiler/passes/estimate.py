@@ -23,8 +23,6 @@ FREE = {
     "optimization_barrier",
     "broadcast_in_dim",
 }
-
-
 # how many of an op's operands are made its results in place; None is all
 _IN_PLACE = {"dynamic_update_slice": 1, "optimization_barrier": None, "while": None}
 
@@ -93,12 +91,12 @@ def work(module: Module) -> tuple[Counter[str], float]:
 
 def reads(op: Op) -> list[Value]:
     """The values that an op reads, those in its regions too."""
-    out = list(op.operands)
-    for region in op.regions:
-        for inner in region.ops:
-            out += reads(inner)
-        out += region.returns
-    return out
+    return [*op.operands, *(v for region in op.regions for v in read_in(region))]
+
+
+def read_in(block: Block) -> list[Value]:
+    """The values that a block reads, those that it returns too."""
+    return [*(v for op in block.ops for v in reads(op)), *block.returns]
 
 
 def last_reads(block: Block) -> dict[Value, int]:

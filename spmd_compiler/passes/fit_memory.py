@@ -20,7 +20,7 @@ from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from ..ir.types import TensorType
 from .builder import Builder, is_zeros
-from .estimate import inner_bytes, last_reads, live_bytes, reads
+from .estimate import inner_bytes, last_reads, live_bytes, read_in, reads
 from .simplify import drop_unused
 
 ROUNDS = 100  # of looking where the most is live
@@ -76,7 +76,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
     moved: set[Value] = set()
     for chain in _gathered(block, readers, place):
         source, value = chain[0].operands[0], chain[-1].results[0]
-        before, later = (any(i < place for i in readers[value]), [i for i in readers[value] if i > place])
+        before, later = any(i < place for i in readers[value]), [i for i in readers[value] if i > place]
         held = 0 if source in given or last[source] > place else source.type.nbytes
         here = place in readers[value]
         if here:
@@ -164,14 +164,10 @@ def _slices(loop: Op, value: Value, dim: int, used: set[Value]) -> list[Op]:
                 for op in users
             )
             passed = body.returns[k] is arg and body.returns.count(arg) == 1
-            if not whole or not passed or loop.results[k] in used or condition.args[k] in _read_in(condition):
+            if not whole or not passed or loop.results[k] in used or condition.args[k] in read_in(condition):
                 return []
             found += users
-    return [] if value in {*_read_in(condition), *_read_in(body)} else found
-
-
-def _read_in(block: Block) -> list[Value]:
-    return [*block.returns, *(v for op in block.ops for v in reads(op))]
+    return [] if value in {*read_in(condition), *read_in(body)} else found
 
 
 def _gather_inside(gather: Op, loop: Op) -> None:
@@ -205,7 +201,7 @@ def _scattered(block: Block, loop: Op, readers: dict[Value, list[int]]) -> Itera
     """The carries in which a loop stacks partial sums, from zeros, and what reduces and scatters each after the loop."""
     condition, body = loop.regions
     stacked = {v: op for op in body.ops if op.name == "dynamic_update_slice" for v in op.results}
-    inside, tested = _read_in(body), _read_in(condition)
+    inside, tested = read_in(body), read_in(condition)
     for k, arg in enumerate(body.args):
         update = stacked.get(body.returns[k])
         users = readers.get(loop.results[k], [])

@@ -35,9 +35,9 @@ class Options:
     search: "default", or "ilp": an exact search by HiGHS after that, which takes `time_limit` seconds at most; `explain()`
     tells how far from the optimum it may have stayed. memory_limit: bytes that live values may take on a device by estimate,
     at the cost of more communication: what is gathered is gathered again rather than kept, and slice by slice in loops, and
-    the exact search keeps to it too; None is what the devices have, or `hardware`, if that is known. collective_matmul: matrix products that wait for an
-    all-gather or feed a reduce-scatter as rings of permutes: True wherever it is possible, False nowhere, None where it
-    saves time on `hardware`. Raises ArgumentError for other searches."""
+    the exact search keeps to it too; None is what the devices have, or `hardware`, if that is known. collective_matmul:
+    matrix products that wait for an all-gather or feed a reduce-scatter as rings of permutes: True wherever it is possible,
+    False nowhere, None where it saves time on `hardware`. Raises ArgumentError for other searches."""
 
     sweeps: int = 2
     verify: bool = True

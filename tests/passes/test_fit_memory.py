@@ -1,5 +1,7 @@
 """Programs that need more memory than there is."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,37 +9,21 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from benchmarks.memory import SPECS, layer, scanned, train
 from spmd_compiler.ir.graph import Module
 from spmd_compiler.passes.estimate import peak_bytes
 from spmd_compiler.passes.hardware import PRESETS
 from spmd_compiler.passes.optimize import Optimize
-from spmd_compiler.tools.interpret import cut, join, run_devices
+from spmd_compiler.tools.fuzz.check import on_devices
 
 LAYERS, WIDTH, HIDDEN, BATCH = 4, 256, 1024, 4096
 WEIGHT = LAYERS * WIDTH * HIDDEN * 4
-PARAMS = {"down": P(None, None, "a"), "up": P(None, "a")}
-
-
-def layer(h, p):
-    return h + jnp.tanh(h @ p["up"]) @ p["down"], None
-
-
-def scanned(ps, x):
-    return (jax.lax.scan(jax.checkpoint(layer), x, ps)[0] ** 2).mean()
 
 
 def unrolled(ps, x):
     for i in range(LAYERS):
         x, _ = layer(x, jax.tree.map(lambda w, i=i: w[i], ps))
     return (x**2).mean()
-
-
-def train(loss):
-    def step(ps, x):
-        value, grads = jax.value_and_grad(loss)(ps, x)
-        return jax.tree.map(lambda p, g: p - 0.1 * g, ps, grads), value
-
-    return step
 
 
 def arguments():
@@ -48,8 +34,8 @@ def arguments():
 
 
 def lowered(loss, devices=8, **options):
-    mesh = spmd.create_mesh([("a", devices)], abstract=devices > jax.device_count())
-    layouts = {"in_layouts": (PARAMS, P("a")), "out_layouts": (PARAMS, P())}
+    mesh = spmd.create_mesh([("fsdp", devices)], abstract=devices > jax.device_count())
+    layouts = {"in_layouts": (SPECS, P("fsdp")), "out_layouts": (SPECS, P())}
     return spmd.spmd_jit(train(loss), mesh=mesh, options=spmd.Options(**options), **layouts).lower(
         *arguments()
     )
@@ -57,14 +43,6 @@ def lowered(loss, devices=8, **options):
 
 def tight(low) -> Module:
     return Optimize(memory=0)(low.stages["expand"])
-
-
-def on_devices(low, module, args):
-    """The results of a per-device module, by the interpreter."""
-    body, mesh = low.stages["propagate"].main.body, low.stages["propagate"].mesh
-    shards = [cut(a, v.layout, mesh) for a, v in zip(jax.tree.leaves(args), body.args, strict=True)]
-    found = zip(run_devices(module, shards), body.returns, strict=True)
-    return [join(x, v.layout, v.type.shape, mesh) for x, v in found]
 
 
 def kinds(block):
@@ -99,15 +77,7 @@ def test_a_loop_over_layers_holds_one_at_a_time():
 def small(share):
     """A model of hardware whose memory is a share of what the program takes."""
     peak = lowered(scanned, hardware="h100-nvlink").memory().peak
-    preset = PRESETS["h100-nvlink"]
-    return spmd.Hardware(
-        "small",
-        preset.flops,
-        preset.memory_bandwidth,
-        preset.link_bandwidth,
-        preset.link_latency,
-        peak * share,
-    )
+    return replace(PRESETS["h100-nvlink"], memory=peak * share)
 
 
 def test_what_is_used_twice_is_gathered_twice():
@@ -158,5 +128,5 @@ def test_inside_of_branches_and_loops(name):
     low = spmd.spmd_jit(function, mesh=mesh, in_layouts=(P(None, "a"), P("a"))).lower(w, x)
     module = tight(low)
     assert peak_bytes(module.main.body, set()) <= low.memory().peak
-    (got,) = on_devices(low, module, (w, x))
+    (got,) = on_devices({**low.stages, "optimize": module}, (w, x))
     np.testing.assert_allclose(got, function(w, x), rtol=1e-4, atol=1e-5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -41,13 +41,14 @@ def judge(module: Module, seed: int = 0, memory: float | None = None) -> Verdict
     except Exception as error:
         return Verdict(f"compile: {type(error).__name__}: {error}")
     try:
-        got = _partitioned(stages, args)
+        got = on_devices(stages, args)
     except Exception as error:
         return Verdict(f"run: {type(error).__name__}: {error}")
     return compare(module, args, want, got)
 
 
-def _partitioned(stages: dict[str, Module], args: Sequence[np.ndarray]) -> list[np.ndarray]:
+def on_devices(stages: Mapping[str, Module], args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What the devices of a compiled program compute together, of whole arguments."""
     body, mesh = stages["propagate"].main.body, stages["propagate"].mesh
     shards = [cut(a, v.layout, mesh) for a, v in zip(args, body.args, strict=True) if v.layout is not None]
     out = run_devices(stages["optimize"], shards)
