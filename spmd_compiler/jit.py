@@ -122,8 +122,8 @@ class SpmdFunction:
         check_donations(call.leaves, call.paths, call.donated)
         moved = self._placer.place(call.leaves, call.paths, made.partitioned.in_shardings, made.mesh)
         if moved is not None or not fixed:
-            return made.jitted(*(call.leaves if moved is None else moved)), None, False
-        return compat.jit_miss(made.jitted, call.leaves)
+            return made.executable(*(call.leaves if moved is None else moved)), None, False
+        return compat.compiled_miss(made.executable, call.leaves)
 
     def _specialize(self, call: Call) -> tuple[Specialization, bool]:
         """The specialization for a call, and whether the dispatcher may remember it: it can't know of `default_mesh`."""

@@ -93,9 +93,8 @@ class Lowered:
                 f"{part.mesh!r} is abstract: there are no devices to compile for. Look at the program with .stages and "
                 ".stablehlo(), or use a mesh of devices; those of a topology from jax.experimental.topologies will do"
             )
-        jitted = part.jitted(self._out_tree, self._arguments.donated)
         with part.precision():
-            executable = jitted.lower(*part.ins).compile()
+            executable = part.compile(self._out_tree, self._arguments.donated)
         return Compiled(executable, part, self._arguments, self._quiet)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from jax.sharding import NamedSharding
 
 from . import compat
 from .errors import MeshError, UnsupportedError
+from .global_form import global_form
 from .ir.exporter import export_module
 from .ir.graph import Module
 from .ir.layout import Layout, local_type
@@ -62,11 +64,7 @@ class Partitioned:
 
     def run(self, *args: Any) -> list[Any]:
         """The program on (traced) global arrays: a `shard_map` around the module of a device."""
-        if self.mesh.is_abstract:
-            raise MeshError(
-                f"{self.name}: {self.mesh!r} is abstract; it compiles with .lower(), but has no devices to run on"
-            )
-        _check_complete(self.module)
+        self._check_runnable()
         refinement = Refinement(self.mesh, [*self.in_layouts, *self.out_layouts])
         # XLA fails on a region whose arguments all lack elements; those need no way in
         full = [i for i, x in enumerate(args) if x.size]
@@ -87,19 +85,41 @@ class Partitioned:
         )
         return mapped(*(args[i] for i in full))
 
-    def jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:
-        """A `jax.jit` function of the flat arguments, which returns results of structure `out_tree`."""
-
-        def run(*leaves: Any) -> Any:
-            return jax.tree.unflatten(out_tree, self.run(*leaves))
-
-        run.__name__ = self.name
-        return jax.jit(
-            run,
-            in_shardings=self.in_shardings,
-            out_shardings=jax.tree.unflatten(out_tree, self.out_shardings),
-            donate_argnums=tuple(donated),
+    def compile(self, out_tree: Any, donated: Sequence[int]) -> Any:
+        """A `jax.stages.Compiled`, which takes the flat arguments, and returns results of structure `out_tree`."""
+        devices, module = self._check_runnable(), _with_donations(self.module, donated)
+        if not compat.RUNS_REPLICAS and len(devices) > 1:
+            module = global_form(module, self.in_layouts, self.out_layouts)
+        return compat.compile_program(
+            export_module(
+                module,
+                groups="dense",
+                devices="replicas" if compat.RUNS_REPLICAS else "partitions",
+                platform=self.mesh.platform,
+            ),
+            self.name,
+            devices,
+            list(zip(self.ins, self.in_shardings, strict=True)),
+            list(zip(self.outs, self.out_shardings, strict=True)),
+            out_tree,
+            donated,
+            self.callbacks,
         )
+
+    def _check_runnable(self) -> tuple[Any, ...]:
+        """The devices. Raises MeshError if there are none, and UnsupportedError for a call of a function that another
+        process knows, which XLA would look for here."""
+        if self.mesh.devices is None:
+            raise MeshError(
+                f"{self.name}: {self.mesh!r} is abstract; it compiles with .lower(), but has no devices to run on"
+            )
+        for op in self.module.walk():
+            if op.name == "custom_call" and op.attrs.get("call_target_name") in (PARTITIONED, UNIT):
+                raise UnsupportedError(
+                    f"{op.loc}: this program calls a Python function that partitions itself, which only the process "
+                    "that made the program has; compile it there"
+                )
+        return self.mesh.devices
 
     def local_avals(self) -> list[Any]:
         """What `module` returns, on one device."""
@@ -110,14 +130,26 @@ class Partitioned:
         return avals
 
 
-def _check_complete(module: Module) -> None:
-    """Raises UnsupportedError for a call of a function that another process knows, which XLA would look for here."""
-    for op in module.walk():
-        if op.name == "custom_call" and op.attrs.get("call_target_name") in (PARTITIONED, UNIT):
-            raise UnsupportedError(
-                f"{op.loc}: this program calls a Python function that partitions itself, which only the process "
-                "that made the program has; compile it there"
-            )
+def _with_donations(module: Module, donated: Sequence[int]) -> Module:
+    """The module with each donated argument in the place of a result of its type, as `jax.jit` does it. Warns of those for
+    which there is none."""
+    if not donated:
+        return module
+    module = module.with_body(module.main.body)
+    main = module.main
+    main.arg_attrs = [dict(attrs) for attrs in main.arg_attrs]
+    left, unused = list(enumerate(v.type for v in main.body.returns)), list[str]()
+    for i in donated:
+        type = main.body.args[i].type
+        found = next((x for x in left if x[1] == type), None)
+        if found is None:
+            unused.append(str(type))
+        else:
+            left.remove(found)
+            main.arg_attrs[i]["tf.aliasing_output"] = found[0]
+    if unused:
+        warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", stacklevel=2)
+    return module
 
 
 local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())

@@ -118,9 +118,9 @@ class Specialization:
         return self.request.compile()
 
     @cached_property
-    def jitted(self) -> Any:
-        """A `jax.jit` function of the flat arguments, which returns the function's result."""
-        return self.partitioned.jitted(self._out_tree, self._call.donated)
+    def executable(self) -> Any:
+        """A `jax.stages.Compiled` of the flat arguments, which returns the function's result."""
+        return self.partitioned.compile(self._out_tree, self._call.donated)
 
     @cached_property
     def _traced(self) -> Any:

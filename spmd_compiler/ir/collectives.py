@@ -24,20 +24,28 @@ _FORMS: dict[str | None, type[Forms]] = {"cpu": CpuForms, "cuda": GpuForms, "roc
 
 
 class CollectiveWriter:
-    """Writes collectives over mesh axes. Devices are partitions, numbered row-major over the mesh.
+    """Writes collectives over mesh axes. Devices are partitions or `replicas`, numbered row-major over the mesh.
 
-    Every collective gets a channel of its own. One with several operands becomes one op per operand: XLA's
+    Every collective between partitions gets a channel of its own. One with several operands becomes one op per operand: XLA's
     partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
 
     platform: JAX's name of what the program is for; collectives are written in the forms that its XLA compiler does best.
     """
 
-    def __init__(self, mesh: Mesh, writer: AttributeWriter, compact: bool, platform: str | None = None):
+    def __init__(
+        self,
+        mesh: Mesh,
+        writer: AttributeWriter,
+        compact: bool,
+        replicas: bool = False,
+        platform: str | None = None,
+    ):
         self.used = False
         self.pairs = 0  # of all permutes together
         self._mesh = mesh
         self._writer = writer
         self._compact = compact
+        self._replicas = replicas
         self._forms = _FORMS.get(platform, Forms)
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
@@ -87,10 +95,11 @@ class CollectiveWriter:
         point: ir.InsertionPoint,
         loc: ir.Location,
     ) -> ir.Value:
-        self._channel += 1
-        attrs["channel_handle"] = ir.Attribute.parse(
-            f"#stablehlo.channel_handle<handle = {self._channel}, type = 1>"
-        )
+        if not self._replicas:
+            self._channel += 1
+            attrs["channel_handle"] = ir.Attribute.parse(
+                f"#stablehlo.channel_handle<handle = {self._channel}, type = 1>"
+            )
         regions = 1 if "kind" in op.attrs else 0
         made = ir.Operation.create(
             f"stablehlo.{op.name}", [type], [operand], attrs, None, regions, loc, point
@@ -107,7 +116,7 @@ class CollectiveWriter:
         known = self._positions.setdefault(block, {})
         hit = known.get(axes)
         if hit is None:
-            hit = known[axes] = self._position(axes, known, _Emitter(point, loc, known))
+            hit = known[axes] = self._position(axes, known, _Emitter(point, loc, known, self._replicas))
         return hit
 
     def _position(self, axes: tuple[str, ...], known: dict[Any, ir.Value], emitter: _Emitter) -> ir.Value:
@@ -115,7 +124,7 @@ class CollectiveWriter:
         for stride, size, weight in strides(self._mesh, axes):
             coordinate = known.get((stride, size))
             if coordinate is None:
-                coordinate = emitter.partition()
+                coordinate = emitter.device()
                 if stride > 1:
                     coordinate = emitter.binary("divide", coordinate, stride)
                 if stride * size < self._mesh.size:
@@ -136,7 +145,8 @@ class CollectiveWriter:
             out["concat_dimension"] = number(name, "concat_dimension", attrs["concat_dim"])
             out["split_count"] = number(name, "split_count", self._mesh.axes_size(axes))
             return out
-        out["use_global_device_ids"] = ir.UnitAttr.get()
+        if not self._replicas:
+            out["use_global_device_ids"] = ir.UnitAttr.get()
         if name == "all_gather":
             out["all_gather_dim"] = number(name, "all_gather_dim", attrs["dim"])
         elif name == "reduce_scatter":
@@ -190,18 +200,21 @@ class CollectiveWriter:
 
 
 class _Emitter:
-    """Scalar arithmetic on the partition number, at one point of one block."""
+    """Scalar arithmetic on the device's number, at one point of one block."""
 
-    def __init__(self, point: ir.InsertionPoint, loc: ir.Location, known: dict[Any, ir.Value]):
+    def __init__(
+        self, point: ir.InsertionPoint, loc: ir.Location, known: dict[Any, ir.Value], replicas: bool
+    ):
         self._point = point
         self._loc = loc
         self._known = known
+        self._number = "replica_id" if replicas else "partition_id"
 
-    def partition(self) -> ir.Value:
-        if "partition" not in self._known:
+    def device(self) -> ir.Value:
+        if self._number not in self._known:
             unsigned = ir.RankedTensorType.get([], ir.IntegerType.get_unsigned(32))
-            self._known["partition"] = self._op("partition_id", unsigned)
-        return self._known["partition"]
+            self._known[self._number] = self._op(self._number, unsigned)
+        return self._known[self._number]
 
     def signed(self, value: ir.Value) -> ir.Value:
         return self._op("convert", ir.RankedTensorType.get([], ir.IntegerType.get_signless(32)), value)

@@ -26,7 +26,8 @@ def make_context() -> ir.Context:
         mhlo.register_mhlo_dialect,
     ):
         register(context)
-    context.load_all_available_dialects()
+    with context:
+        context.dialects["func"]  # loads it; those of parsed text are loaded where they appear
     return context
 
 

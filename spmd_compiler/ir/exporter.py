@@ -21,6 +21,7 @@ from .optable import sends, terminator
 from .types import TensorType, Type, mlir_dtype
 
 Groups = Literal["mesh_axes", "dense"]
+Devices = Literal["partitions", "replicas"]
 
 _RENAMED = {
     "call": "func.call",
@@ -29,6 +30,8 @@ _RENAMED = {
 }
 # Attributes that are the compiler's own.
 _INTERNAL = frozenset({"axes", "cause", "layout"})
+# Those of collectives that the user wrote, which say that it is partitions that they are between.
+_BETWEEN_PARTITIONS = frozenset({"channel_handle", "use_global_device_ids"})
 # MLIR's verifier looks at every pair of every permute: on a mesh of 65,536, for most of a compilation.
 _VERIFIED_PAIRS = 100_000
 
@@ -38,17 +41,19 @@ def export_module(
     *,
     context: ir.Context | None = None,
     groups: Groups = "mesh_axes",
+    devices: Devices = "partitions",
     platform: str | None = None,
 ) -> ir.Module:
     """Writes a module as StableHLO, in `context` or a fresh one.
 
     `groups`: how the groups of collectives over mesh axes are written; "mesh_axes" is independent of the
-    number of devices, "dense" lists them, which the StableHLO interpreter needs. `platform`: see `CollectiveWriter`.
+    number of devices, "dense" lists them, which the StableHLO interpreter needs. `devices`: what XLA is to call them; it
+    partitions a program of several partitions, one of replicas it runs as it is. `platform`: see `CollectiveWriter`.
     Raises SpmdError for a module with `relayout` and for one that StableHLO's verifier rejects.
     """
     target = context or make_context()
     with target, ir.Location.unknown():
-        return _Exporter(module, target, groups, platform).export()
+        return _Exporter(module, target, groups, devices, platform).export()
 
 
 def export_text(module: Module, *, groups: Groups = "mesh_axes", locations: bool = False) -> str:
@@ -66,11 +71,17 @@ def _verify(op: ir.Operation) -> None:
 
 
 class _Exporter:
-    def __init__(self, module: Module, context: ir.Context, groups: Groups, platform: str | None):
+    def __init__(
+        self, module: Module, context: ir.Context, groups: Groups, devices: Devices, platform: str | None
+    ):
         self._module = module
         self._context = context
+        self._replicas = devices == "replicas"
+        self._unwritten = _INTERNAL | _BETWEEN_PARTITIONS if self._replicas else _INTERNAL
         self._writer = AttributeWriter()
-        self._collectives = CollectiveWriter(module.mesh, self._writer, groups == "mesh_axes", platform)
+        self._collectives = CollectiveWriter(
+            module.mesh, self._writer, groups == "mesh_axes", self._replicas, platform
+        )
         self._types: dict[Type, ir.Type] = {}
         self._locs: dict[Loc, ir.Location] = {}
         self._names: dict[str, str] = {}
@@ -89,7 +100,8 @@ class _Exporter:
             if "." in key and key not in ("sdy.mesh", "stablehlo.mesh") and not key.startswith("func."):
                 top.attributes[key] = self._writer.attribute("module", key, value)
         if self._collectives.used:
-            for key, count in (("mhlo.num_partitions", self._module.mesh.size), ("mhlo.num_replicas", 1)):
+            counts = (1, self._module.mesh.size) if self._replicas else (self._module.mesh.size, 1)
+            for key, count in zip(("mhlo.num_partitions", "mhlo.num_replicas"), counts, strict=True):
                 top.attributes[key] = self._writer.attribute("module", key, count)
         if self._collectives.pairs <= _VERIFIED_PAIRS:
             _verify(top)
@@ -169,12 +181,12 @@ class _Exporter:
             return {
                 k: writer.attribute(name, k, v)
                 for k, v in attrs.items()
-                if k not in _INTERNAL and v.__class__ is not Layout
+                if k not in self._unwritten and v.__class__ is not Layout
             }
         out = {
             k: writer.attribute(name, k, v)
             for k, v in attrs.items()
-            if k not in struct.fields and k not in _INTERNAL
+            if k not in struct.fields and k not in self._unwritten
         }
         out[struct.key] = writer.struct(name, struct, attrs)
         return out
@@ -185,8 +197,10 @@ class _Exporter:
             raise SpmdError(
                 f"{op.loc}: a relayout has no StableHLO form; expand the module before exporting it"
             )
+        if self._replicas and name == "partition_id":
+            name = "replica_id"
         out = _RENAMED.get(name) or (name if "." in name else "stablehlo." + name)
-        self._names[name] = out
+        self._names[op.name] = out
         return out
 
     def _type(self, type: Type) -> ir.Type:
