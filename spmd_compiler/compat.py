@@ -1,4 +1,5 @@
-"""The one file that touches what JAX does not promise to keep: internals and semi-public modules. JAX 0.10.2 to 0.12."""
+"""What JAX does not promise to keep: internals and semi-public modules, JAX 0.10.2 to 0.12. Only `compat_executables` touches such
+too."""
 
 from __future__ import annotations
 
@@ -10,20 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax._src import compiler as _compiler
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import custom_partitioning as _custom_partitioning
 from jax._src import custom_partitioning_sharding_rule as _sharding_rule
-from jax._src import dispatch as _dispatch
 from jax._src import source_info_util as _source_info
-from jax._src import stages as _stages
-from jax._src import tree_util as _tree_util
 from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import mlir as _mlir
-from jax._src.interpreters import pxla as _pxla
-from jax._src.lib import _jax, ifrt_version, jaxlib_extension_version  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jax.extend import core as jex_core
 from jax.interpreters import ad as _ad
 from jax.interpreters import batching as _batching
@@ -32,12 +27,7 @@ from jaxlib import lapack as _lapack
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import func as func_dialect
 
-# XLA looks for nothing to partition in a program of replicas. Arrays of newer JAX can't be what it returns: their shape is
-# the executable's, which would be that of one shard.
-RUNS_REPLICAS = jaxlib_extension_version < 495 or ifrt_version < 71
-
 Primitive = jex_core.Primitive
-Miss = Callable[..., tuple[Any, Any, bool]]
 
 
 # --------------------------------------------------------------------------------------------- devices
@@ -70,108 +60,7 @@ def only_compiles(device: Any) -> bool:
     return isinstance(device.client, _jax.CompileOnlyPyClient)
 
 
-# ------------------------------------------------------------------------------------- dispatch, tracing
-def cpp_dispatch(
-    name: str, miss: Miss, static_argnums: Sequence[int], static_argnames: Sequence[str]
-) -> Callable[..., Any]:
-    """JAX's C++ dispatcher around `miss`, which it calls for every new signature of arguments.
-
-    `miss` returns what the `_cache_miss` of a `jax.jit` function does: the outputs, what the C++ side needs to run
-    the executable by itself next time (None: it will ask again), and False.
-    """
-
-    def entry(*args: Any, **kwargs: Any) -> Any:
-        return miss(*args, **kwargs)[0]
-
-    if not hasattr(jax.jit(entry), "_cache_miss"):  # a JAX whose dispatcher looks different
-        return entry
-    return _jax.pjit(
-        name,
-        entry,
-        miss,
-        tuple(static_argnums),
-        tuple(static_argnames),
-        object(),
-        _tree_util.dispatch_registry,
-        _pxla.cc_shard_arg,
-        _jax.PjitFunctionCache(capacity=4096),
-    )
-
-
-def compiled_miss(compiled: Any, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:
-    """Calls what `compile_program` made; returns what its C++ dispatcher would remember of the call."""
-    compiled._call = compiled._call or compiled._executable.create_cpp_call(compiled._params)
-    miss = getattr(compiled._call, "_cache_miss", None)
-    return (compiled(*leaves), None, False) if miss is None else miss(*leaves)
-
-
-def compile_program(
-    module: ir.Module,
-    name: str,
-    devices: Sequence[Any],
-    ins: Sequence[tuple[Any, Any]],
-    outs: Sequence[tuple[Any, Any]],
-    out_tree: Any,
-    donated: Sequence[int],
-    callbacks: Sequence[Any],
-) -> Any:
-    """A `jax.stages.Compiled` of what each device runs as a replica if RUNS_REPLICAS, else of a program on global arrays.
-
-    `ins`, `outs`: the global arguments and results, each as (its struct, its sharding). It takes the arguments one by one,
-    and returns a tree. `callbacks`: host functions that it calls, by their positions."""
-    devices = tuple(devices)
-    backend, device_list = devices[0].client, _jax.DeviceList(devices)
-    counts = (len(devices), 1) if RUNS_REPLICAS else (1, len(devices))
-    array = np.empty(counts, object)
-    array.flat = devices
-    options = _compiler.get_compile_options(*counts, device_assignment=array, backend=backend)
-    options.executable_build_options.use_shardy_partitioner = True
-    options.parameter_is_tupled_arguments = _dispatch.should_tuple_args(len(ins), backend.platform)
-    with _dispatch.log_elapsed_time(
-        "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
-        fun_name=name,
-        event=_dispatch.BACKEND_COMPILE_EVENT,
-    ):
-        loaded = _compiler.compile_or_get_cached(
-            backend, module, array.ravel(), options, list(callbacks), device_list
-        )
-    in_avals, out_avals = ([_aval(x) for x, _ in side] for side in (ins, outs))
-    in_shardings, out_shardings = ([sharding for _, sharding in side] for side in (ins, outs))
-    any_in, any_out = [None] * len(ins), [None] * len(outs)
-    in_layouts, out_layouts = _pxla._get_layouts_from_executable(
-        loaded, any_in, any_out, 0, in_avals, out_avals
-    )
-    executable = _pxla.UnloadedMeshExecutable(
-        xla_executable=loaded,
-        device_list=device_list,
-        backend=backend,
-        input_avals=in_avals,
-        input_shardings=in_shardings,
-        output_avals=out_avals,
-        output_shardings=out_shardings,
-        committed=True,
-        name=name,
-        unordered_effects=[],
-        ordered_effects=[],
-        keepalive=callbacks,
-        host_callbacks=callbacks,
-        kept_var_idx=set(range(len(ins))),
-        mut=None,
-        xla_in_layouts=in_layouts,
-        dispatch_in_layouts=_pxla.get_dispatch_layouts(in_layouts, in_shardings, in_avals),
-        xla_out_layouts=out_layouts,
-        all_args_info=None,
-        pgle_profiler=None,
-    ).load()
-    in_tree = jax.tree.structure((tuple(in_avals), {}))
-    info = _stages.make_args_info(in_tree, in_avals, donated)
-    return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)
-
-
-def _aval(struct: Any) -> Any:
-    return jax.core.ShapedArray(struct.shape, struct.dtype, weak_type=bool(struct.weak_type))
-
-
+# --------------------------------------------------------------------------------------------- tracing
 def trace_context() -> Any:
     """JAX's settings that change what a trace gives (x64, matmul precision, ...), hashable."""
     return _config.trace_context()

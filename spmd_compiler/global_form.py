@@ -67,8 +67,7 @@ def _whole(module: Module, value: Value, layout: Layout) -> TensorType:
     assert isinstance(type, TensorType)
     return type.with_shape(
         tuple(
-            n * module.mesh.axes_size(axes)
-            for n, axes in zip(type.shape, _dims(value, layout), strict=True)
+            n * module.mesh.axes_size(axes) for n, axes in zip(type.shape, _dims(value, layout), strict=True)
         )
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from . import compat
+from . import compat, compat_executables
 from .errors import ArgumentError, MeshError
 from .layout import Layout, is_layout_leaf
 from .lowered import Lowered
@@ -88,7 +88,7 @@ class SpmdFunction:
         self._placer = Placer(self._signature.fun_name)
         self._made: dict[Any, Specialization] = {}
         # JAX's dispatcher remembers a signature's executable and runs it without any Python of ours.
-        self._dispatch = compat.cpp_dispatch(
+        self._dispatch = compat_executables.cpp_dispatch(
             self._signature.fun_name,
             self._miss,
             tuple(sorted(self._signature.static_nums)),
@@ -123,7 +123,7 @@ class SpmdFunction:
         moved = self._placer.place(call.leaves, call.paths, made.partitioned.in_shardings, made.mesh)
         if moved is not None or not fixed:
             return made.executable(*(call.leaves if moved is None else moved)), None, False
-        return compat.compiled_miss(made.executable, call.leaves)
+        return compat_executables.compiled_miss(made.executable, call.leaves)
 
     def _specialize(self, call: Call) -> tuple[Specialization, bool]:
         """The specialization for a call, and whether the dispatcher may remember it: it can't know of `default_mesh`."""

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from . import compat
+from . import compat, compat_executables
 from .errors import MeshError, UnsupportedError
 from .global_form import global_form
 from .ir.exporter import export_module
@@ -87,16 +87,21 @@ class Partitioned:
 
     def compile(self, out_tree: Any, donated: Sequence[int]) -> Any:
         """A `jax.stages.Compiled`, which takes the flat arguments, and returns results of structure `out_tree`."""
-        devices, module = self._check_runnable(), _with_donations(self.module, donated)
-        if not compat.RUNS_REPLICAS and len(devices) > 1:
+        devices = self._check_runnable()
+        if not compat_executables.is_known():
+            return self._jitted(out_tree, donated).lower(*self.ins).compile()
+        module, replicas = _with_donations(self.module, donated), compat_executables.RUNS_REPLICAS
+        if not replicas and len(devices) > 1:
             module = global_form(module, self.in_layouts, self.out_layouts)
-        return compat.compile_program(
-            export_module(
-                module,
-                groups="dense",
-                devices="replicas" if compat.RUNS_REPLICAS else "partitions",
-                platform=self.mesh.platform,
-            ),
+        # Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
+        exported = export_module(
+            module,
+            groups="dense",
+            devices="replicas" if replicas else "partitions",
+            platform=self.mesh.platform,
+        )
+        return compat_executables.compile_program(
+            exported,
             self.name,
             devices,
             list(zip(self.ins, self.in_shardings, strict=True)),
@@ -104,6 +109,18 @@ class Partitioned:
             out_tree,
             donated,
             self.callbacks,
+        )
+
+    def _jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:
+        def run(*leaves: Any) -> Any:
+            return jax.tree.unflatten(out_tree, self.run(*leaves))
+
+        run.__name__ = self.name
+        return jax.jit(
+            run,
+            in_shardings=self.in_shardings,
+            out_shardings=jax.tree.unflatten(out_tree, self.out_shardings),
+            donate_argnums=tuple(donated),
         )
 
     def _check_runnable(self) -> tuple[Any, ...]:
@@ -153,7 +170,6 @@ def _with_donations(module: Module, donated: Sequence[int]) -> Module:
 
 
 local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())
-# Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
 compat.register_module_lowering(
     local_p,
     lambda context, partitioned: export_module(

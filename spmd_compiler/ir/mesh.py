@@ -18,7 +18,7 @@ _SUB = re.compile(r"(.+):\((\d+)\)(\d+)\Z")
 class Mesh:
     """Named axes, major to minor. `Mesh([("batch", 4), ("model", 2)])`; equality is by axes and sizes."""
 
-    __slots__ = ("_coords", "axes", "cache", "local_types", "shape", "size")
+    __slots__ = ("_coords", "_sizes", "axes", "cache", "local_types", "shape", "size")
 
     def __init__(self, axes: Iterable[tuple[str, int]] | Mapping[str, int]):
         pairs = tuple(axes.items()) if isinstance(axes, Mapping) else tuple((n, int(s)) for n, s in axes)
@@ -35,6 +35,7 @@ class Mesh:
         self.axes: tuple[tuple[str, int], ...] = pairs
         self.shape: dict[str, int] = dict(pairs)
         self.size = math.prod(s for _, s in pairs)
+        self._sizes: dict[tuple[str, ...], int] = {(): 1}
         self._coords: dict[str, tuple[int, int]] = {}
         self.local_types: dict[Any, Any] = {}  # what `layout.local_type` found
         self.cache: dict = {}  # memo tables of passes that are valid for this mesh only
@@ -49,10 +50,12 @@ class Mesh:
         return size if size is not None else self.stride_and_size(axis)[1]
 
     def axes_size(self, axes: Iterable[str]) -> int:
-        n, shape = 1, self.shape
-        for a in axes:
-            n *= shape[a] if a in shape else self.stride_and_size(a)[1]
-        return n
+        """The product of their sizes."""
+        axes = tuple(axes)
+        hit = self._sizes.get(axes)
+        if hit is None:
+            hit = self._sizes[axes] = math.prod(map(self.axis_size, axes))
+        return hit
 
     def stride_and_size(self, axis: str) -> tuple[int, int]:
         """(stride, size): a device's position on `axis` is `device // stride % size`."""

@@ -12,6 +12,7 @@ from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment
 from .axis_ways import FIXED
+from .cost import prices
 from .fused_axes import Fusion
 from .loops import assign_branches, assign_loop, assign_manual
 from .memo import Memory, Table
@@ -163,6 +164,15 @@ class Engine(Assignment):
         for v, layout in self.layouts.items():
             cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
         return cost
+
+    def work(self) -> float:
+        """What all work costs together, on one device."""
+        price, weights = prices(self.mesh), self.weights
+        return sum(
+            weights.get(op, 1) * price.work(self.book.rule(op).work)
+            for op in self.choices
+            if op.name not in UNPRICED
+        )
 
     def change(self, node: Op | tuple[Op, int], new: Choice | Layout) -> None:
         """Replaces the choice of an op, or the layout of one carry of a loop or result of a branching."""

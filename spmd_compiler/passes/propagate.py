@@ -30,6 +30,7 @@ from .rules.table import RuleBook
 from .shortening import adopt, shortened
 from .traffic import Traffic
 
+EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
 
@@ -117,6 +118,8 @@ class Propagate:
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, on a shortened program where that serves."""
+        if self.is_best(engine):
+            return
         body, short = module.main.body, shortened(engine, module)
         if not short:
             self.explore(engine, module)
@@ -132,6 +135,11 @@ class Propagate:
             adopt(engine, found, short.stand_ins)
             if engine.total() > cost:  # what moved were not whole layers
                 engine.restore(before)
+
+    def is_best(self, engine: Engine) -> bool:
+        """True if all devices share the work, and nothing is sent."""
+        work = engine.work() / engine.mesh.size
+        return engine.total() <= (1 + EVEN) * work and not Traffic(engine.mesh).sent(engine)
 
     def explore(self, engine: Engine, module: Module) -> None:
         """The best that the dynamic programming finds, from several starts."""
@@ -161,6 +169,8 @@ class Propagate:
                 if gain <= WORTHWHILE * scale:
                     break
                 gain = improve(engine, body, (PRESENT,))
+            if self.is_best(engine):
+                return
             if len(plans) > 1 or other:
                 found.append((round(engine.total(), 3), engine.state()))
         if other:

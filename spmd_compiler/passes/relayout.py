@@ -214,11 +214,11 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
         if visited > MAX_STATES:
             break
         for step in steps(type, at, mesh, dst):
-            to = step.target
-            if to is not dst and local_type(type, to, mesh).nbytes > bound:
+            to, known = step.target, best.get(step.target, math.inf)
+            if known <= cost or (to is not dst and local_type(type, to, mesh).nbytes > bound):
                 continue
             total = cost + step_cost(step, type, mesh)
-            if total < best.get(to, math.inf) and total <= limit:
+            if total < known and total <= limit:
                 best[to] = total
                 came[to] = step
                 if to not in left:

@@ -1,0 +1,168 @@
+"""Beside `compat`, the other file that touches JAX internals: programs that XLA compiles without `jax.jit`, and their dispatch.
+
+`jax.jit(jax.shard_map(...))` runs such programs too, and a JAX whose internals look different does (`is_known`). But it traces
+and lowers them once more, and XLA then looks for what to partition in them: 10 ms a program, and a third of what a small one
+takes from call to executable.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import compiler as _compiler
+from jax._src import dispatch as _dispatch
+from jax._src import stages as _stages
+from jax._src import tree_util as _tree_util
+from jax._src.interpreters import pxla as _pxla
+from jax._src.lib import _jax, ifrt_version, jaxlib_extension_version  # pyright: ignore[reportPrivateImportUsage]
+from jaxlib.mlir import ir
+
+Miss = Callable[..., tuple[Any, Any, bool]]
+Placed = Sequence[tuple[Any, Any]]  # structs with their shardings
+
+# XLA looks for nothing to partition in a program of replicas. Arrays of newer JAX can't be what that returns: they have the
+# executable's shape, which would be that of one shard.
+RUNS_REPLICAS = jaxlib_extension_version < 495 or ifrt_version < 71
+
+# What `compile_program` calls, and the arguments that it gives.
+_CALLED = {
+    "get_compile_options": (_compiler, "num_replicas num_partitions device_assignment backend"),
+    "compile_or_get_cached": (
+        _compiler,
+        "backend computation devices compile_options host_callbacks executable_devices",
+    ),
+    "should_tuple_args": (_dispatch, "num_args platform"),
+    "log_elapsed_time": (_dispatch, "fmt fun_name event"),
+    "_get_layouts_from_executable": (
+        _pxla,
+        "xla_executable in_layouts out_layouts num_ordered_effects in_avals out_avals",
+    ),
+    "get_dispatch_layouts": (_pxla, "xla_in_layouts in_shardings in_avals"),
+    "make_args_info": (_stages, "in_tree in_avals donate_argnums"),
+    "Compiled": (_stages, "executable const_args args_info out_tree no_kwargs"),
+}
+_FIELDS = """xla_executable device_list backend input_avals input_shardings output_avals output_shardings committed name
+    unordered_effects ordered_effects keepalive host_callbacks kept_var_idx mut xla_in_layouts dispatch_in_layouts
+    xla_out_layouts all_args_info pgle_profiler"""
+
+
+@functools.cache
+def is_known() -> bool:
+    """True if this JAX has what `compile_program` calls, as we know it."""
+    executable = getattr(_pxla, "UnloadedMeshExecutable", None)
+    if not dataclasses.is_dataclass(executable):
+        return False
+    if {f.name for f in dataclasses.fields(executable)} != set(_FIELDS.split()):
+        return False
+    for name, (module, given) in _CALLED.items():
+        function = getattr(module, name, None)
+        if function is None or not set(given.split()) <= inspect.signature(function).parameters.keys():
+            return False
+    return True
+
+
+def compile_program(
+    module: ir.Module,
+    name: str,
+    devices: Sequence[Any],
+    ins: Placed,
+    outs: Placed,
+    out_tree: Any,
+    donated: Sequence[int],
+    callbacks: Sequence[Any],
+) -> Any:
+    """A `jax.stages.Compiled` of what each device runs as a replica if RUNS_REPLICAS, else of a program on global arrays.
+
+    `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `callbacks`: host
+    functions that it calls, by their positions."""
+    backend, device_list = devices[0].client, _jax.DeviceList(tuple(devices))
+    counts = (len(devices), 1) if RUNS_REPLICAS else (1, len(devices))
+    array = np.empty(counts, object)
+    array.flat = devices
+    options = _compiler.get_compile_options(*counts, device_assignment=array, backend=backend)
+    options.executable_build_options.use_shardy_partitioner = True
+    options.parameter_is_tupled_arguments = _dispatch.should_tuple_args(len(ins), backend.platform)
+    with _dispatch.log_elapsed_time(
+        "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
+        fun_name=name,
+        event=_dispatch.BACKEND_COMPILE_EVENT,
+    ):
+        loaded = _compiler.compile_or_get_cached(
+            backend, module, array.ravel(), options, list(callbacks), device_list
+        )
+    (in_avals, in_shardings), (out_avals, out_shardings) = _sides(ins), _sides(outs)
+    in_layouts, out_layouts = _pxla._get_layouts_from_executable(
+        loaded, [None] * len(ins), [None] * len(outs), 0, in_avals, out_avals
+    )
+    executable = _pxla.UnloadedMeshExecutable(
+        xla_executable=loaded,
+        device_list=device_list,
+        backend=backend,
+        input_avals=in_avals,
+        input_shardings=in_shardings,
+        output_avals=out_avals,
+        output_shardings=out_shardings,
+        committed=True,
+        name=name,
+        unordered_effects=[],
+        ordered_effects=[],
+        keepalive=callbacks,
+        host_callbacks=callbacks,
+        kept_var_idx=set(range(len(ins))),
+        mut=None,
+        xla_in_layouts=in_layouts,
+        dispatch_in_layouts=_pxla.get_dispatch_layouts(in_layouts, in_shardings, in_avals),
+        xla_out_layouts=out_layouts,
+        all_args_info=None,
+        pgle_profiler=None,
+    ).load()
+    in_tree = jax.tree.structure((tuple(in_avals), {}))
+    info = _stages.make_args_info(in_tree, in_avals, donated)
+    return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)
+
+
+def _sides(placed: Placed) -> tuple[list[Any], list[Any]]:
+    avals = [jax.core.ShapedArray(s.shape, s.dtype, weak_type=bool(s.weak_type)) for s, _ in placed]
+    return avals, [sharding for _, sharding in placed]
+
+
+def cpp_dispatch(
+    name: str, miss: Miss, static_argnums: Sequence[int], static_argnames: Sequence[str]
+) -> Callable[..., Any]:
+    """JAX's C++ dispatcher around `miss`, which it calls for every new signature of arguments.
+
+    `miss` returns the outputs, what the C++ side needs to run the executable by itself next time (None: it will ask again),
+    and False.
+    """
+
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        return miss(*args, **kwargs)[0]
+
+    if not hasattr(jax.jit(entry), "_cache_miss"):  # a JAX whose dispatcher looks different
+        return entry
+    return _jax.pjit(
+        name,
+        entry,
+        miss,
+        tuple(static_argnums),
+        tuple(static_argnames),
+        object(),
+        _tree_util.dispatch_registry,
+        _pxla.cc_shard_arg,
+        _jax.PjitFunctionCache(capacity=4096),
+    )
+
+
+def compiled_miss(compiled: Any, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:
+    """Calls a `jax.stages.Compiled`; returns what `cpp_dispatch` asks for."""
+    if not is_known():
+        return compiled(*leaves), None, False
+    compiled._call = compiled._call or compiled._executable.create_cpp_call(compiled._params)
+    miss = getattr(compiled._call, "_cache_miss", None)
+    return (compiled(*leaves), None, False) if miss is None else miss(*leaves)
