@@ -25,7 +25,7 @@ class Layout:
     """`dims`: the axes of each dim, major to minor. `partial`: (axis, kind) pairs, sorted. `blocks`: per dim the block
     size where it is not the default, else 0; () when all are default."""
 
-    __slots__ = ("axes", "blocks", "dims", "has_pieces", "is_replicated", "partial", "placement")
+    __slots__ = ("_with_dim", "axes", "blocks", "dims", "has_pieces", "is_replicated", "partial", "placement")
     _interned: ClassVar[dict[tuple, Layout]] = {}
 
     dims: tuple[Axes, ...]
@@ -35,6 +35,7 @@ class Layout:
     placement: dict[str, int | str]
     is_replicated: bool
     has_pieces: bool  # it uses sub-axes
+    _with_dim: dict[tuple[int, Axes, int], Layout]  # what `with_dim` gave
 
     def __new__(
         cls, dims: tuple[Axes, ...], partial: tuple[tuple[str, str], ...] = (), blocks: tuple[int, ...] = ()
@@ -58,6 +59,7 @@ class Layout:
             self.axes = frozenset(self.placement)
             self.is_replicated = not self.placement
             self.has_pieces = any(":" in a for a in self.axes)
+            self._with_dim = {}
             cls._interned[(dims, partial, blocks)] = self
         cls._interned[key] = self
         return self
@@ -76,6 +78,12 @@ class Layout:
 
     def with_dim(self, dim: int, axes: Axes, block: int = 0) -> Layout:
         """The same layout with other axes on one dim."""
+        found = self._with_dim.get((dim, axes, block))
+        if found is None:
+            found = self._with_dim[dim, axes, block] = self._made_with_dim(dim, axes, block)
+        return found
+
+    def _made_with_dim(self, dim: int, axes: Axes, block: int) -> Layout:
         blocks = self.blocks or (0,) * self.rank if block or self.blocks else ()
         if blocks:
             blocks = (*blocks[:dim], block, *blocks[dim + 1 :])

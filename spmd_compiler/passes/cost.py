@@ -125,12 +125,12 @@ def sent_bytes(op: Op, mesh: Mesh) -> float:
 
 def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     """Cost of one step of a relayout plan, in bytes."""
-    local = local_type(type, step.source, mesh).nbytes
-    target = local_type(type, step.target, mesh).nbytes
-    price, n = prices(mesh), mesh.axes_size(step.axes)
+    block = local_type(type, step.target, mesh)
+    local, target, price = local_type(type, step.source, mesh).nbytes, block.nbytes, prices(mesh)
     touched = price.touch * (local + target)
     if step.kind in ("slice", "to_partial"):
         return touched
+    n = mesh.axes_size(step.axes)
     sent, messages = float(local), 1.0  # a permute; reblocked, two neighbours exchange at most a block
     if step.kind == "exchange":
         touched, messages = 2 * touched, n
@@ -139,10 +139,7 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
         sent = (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
     elif step.kind not in ("reblock", "collective_permute"):
         sent, messages = ring_bytes(step.kind, n, local), JOINED if step.kind == "all_reduce" else 1.0
-    if step.kind in ("reduce_scatter", "all_gather"):
-        before = local_type(type, step.target, mesh).shape[: step.dim]
-        if (
-            math.prod(before) > 1
-        ):  # the blocks lie in pieces: XLA copies what is large, so that they lie together
-            touched += 2 * price.touch * max(local, target)
+    if step.kind in ("reduce_scatter", "all_gather") and math.prod(block.shape[: step.dim]) > 1:
+        # the blocks lie in pieces: XLA copies what is large, so that they lie together
+        touched += 2 * price.touch * max(local, target)
     return touched + price.send(step.axes or step.source.axes | step.target.axes, sent, messages)

@@ -21,6 +21,7 @@ from .regions import (
     Region,
     cleared,
     demands_of,
+    drawn,
     exchanged,
     made_by,
     moved,
@@ -76,7 +77,7 @@ def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
     """What may move together to save some values' relayouts: an axis that one of these moves goes to where some user has it,
-    changes places with another axis, or goes to another dim."""
+    changes places with another axis, or goes to another dim; or the value is made in the layout that some user wants."""
     engine = around.engine
     for value in values:
         yield from _to_nowhere(around, value)
@@ -86,6 +87,10 @@ def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
             for axis in engine.mesh.shape:
                 if len(_places(axis, layouts)) > 1:
                     yield from ways(around, value, axis, layouts)
+    for value in values[:VALUES]:
+        for layout in engine.wanted(value):
+            if layout is not engine.layouts[value]:
+                yield drawn(around, value, layout, MOST)
 
 
 def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:

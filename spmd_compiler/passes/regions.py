@@ -2,7 +2,7 @@
 
 From a value and one of its dims, all ops are reached that could have the axis on this dim, on those that go with it in
 their other values, and so on. From these, all that have the axis elsewhere: they could do without it. Or two axes change
-places wherever they are.
+places wherever they are. Or, from a value back to the arguments, what would make it in a layout that some user wants.
 """
 
 from __future__ import annotations
@@ -129,6 +129,28 @@ def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, mos
                         dims[w] = place if isinstance(place, int) else NOWHERE
                         if dims[w] != NOWHERE or not there:
                             todo.append(w)
+    return found
+
+
+def drawn(around: Around, start: Value, layout: Layout, most: int) -> Region:
+    """The region that would make `start` in some layout, and what that is made of in the layouts that this takes. Of most
+    nodes, nearest first."""
+    engine, found, todo = around.engine, Region(), deque([(start, layout)])
+    while todo and len(found) < most:
+        v, layout = todo.popleft()
+        op = around.maker.get(v)
+        if (
+            engine.layouts[v] is layout
+            or op is None
+            or op in found
+            or isinstance(op, tuple)
+            or op.name in FIXED
+        ):
+            continue
+        way = engine.book.rule(op).giving(op, op.results.index(v), layout, engine.mesh)
+        if way is not None:
+            found[op] = way
+            todo.extend(zip(op.operands, way.demands, strict=True))
     return found
 
 

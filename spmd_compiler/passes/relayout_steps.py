@@ -145,12 +145,8 @@ def _permutations(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Ite
     sizes = [mesh.axes_size(axes) for axes in src.dims]
     used = [a for a in src.placement if not isinstance(src.placement[a], str)]
     partial = {a for a, _ in src.partial}
-    pool = [*used, *(a for a in dst.placement if a not in src.placement)]
-    pool = [a for a in pool if a not in partial]
-    combos = (
-        [c for k in range(1, 4) for c in itertools.permutations(pool, k)] if len(pool) <= MAX_ATOMS else []
-    )
-    sized = [(c, mesh.axes_size(c)) for c in combos]
+    pool = (*used, *(a for a in dst.placement if a not in src.placement))
+    sized = _by_size(tuple([a for a in pool if a not in partial]), mesh)
     wishes: list[list[Axes]] = []
     for d, n in enumerate(sizes):
         if n == 1:
@@ -160,8 +156,8 @@ def _permutations(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Ite
         want = dst.dims[d]
         if mesh.axes_size(want) == n:
             options.append(want)
-        for combo, size in sized:
-            if size == n and (combo[: len(want)] == want or want[: len(combo)] == combo):
+        for combo in sized.get(n, ()):
+            if combo[: len(want)] == want or want[: len(combo)] == combo:
                 options.append(combo)
         wishes.append(list(dict.fromkeys(options)))
     if math.prod(map(len, wishes)) > 64:
@@ -170,3 +166,15 @@ def _permutations(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Ite
         flat = [a for axes in dims for a in axes]
         if len(set(flat)) == len(flat) and dims != src.dims and partial.isdisjoint(flat):
             yield Layout(tuple(dims), src.partial)
+
+
+def _by_size(pool: Axes, mesh: Mesh) -> dict[int, list[Axes]]:
+    """Up to three of some axes, in every order, by their size together; memoised on the mesh."""
+    known = mesh.cache.setdefault("by_size", {})
+    found = known.get(pool)
+    if found is None:
+        found = known[pool] = {}
+        for k in range(1, 4) if len(pool) <= MAX_ATOMS else ():
+            for combo in itertools.permutations(pool, k):
+                found.setdefault(mesh.axes_size(combo), []).append(combo)
+    return found

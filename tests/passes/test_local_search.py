@@ -15,7 +15,7 @@ from spmd_compiler.passes.joint_moves import joint_moves
 from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.propagate import Propagate
 from spmd_compiler.passes.region_moves import region_moves
-from spmd_compiler.passes.regions import Around, cleared, exchanged, moved
+from spmd_compiler.passes.regions import Around, cleared, drawn, exchanged, moved
 from spmd_compiler.passes.report import collectives
 from spmd_compiler.passes.traffic import Traffic
 from spmd_compiler.tools.fuzz.generate import program
@@ -222,3 +222,24 @@ def test_axes_of_a_dim_in_the_order_that_suits():
 def test_an_axis_that_is_nowhere_comes_before_and_behind_others():
     """A product of merged dims, whose sharded dim can be split again only if its axes come in their order."""
     assert lowered("reshape_merge_bs_mm~cube0").comm_bytes() <= 196_608
+
+
+@pytest.mark.parametrize("axes", [{"a": 8}, {"a": 2, "b": 4}])
+def test_copies_are_made_where_they_are_wanted(axes):
+    """Of a tiled array each device has the rows that its part of the result repeats: two blocks, with none of them its own."""
+    mesh, rows = spmd.create_mesh(axes), P(tuple(axes))
+    step = spmd.spmd_jit(lambda x: jnp.tile(x, (2, 1)) * 2, mesh=mesh, in_layouts=rows, out_layouts=rows)
+    x = np.arange(64 * 8, dtype=np.float32).reshape(64, 8)
+    assert step.lower(x).comm_bytes() == 2 * x.nbytes / 8
+    np.testing.assert_array_equal(step(x), 2 * np.tile(x, (2, 1)))
+
+
+def test_the_region_that_makes_a_value():
+    """Back to what reads the argument: through the reshape, which cuts the first dim over one axis and the second over the other."""
+    module = imported(lambda x: jnp.tanh(jnp.tile(x, (2, 1))), (zeros(64, 8),), (P(("a", "b")),))
+    engine, _ = Propagate(sweeps=0).assigned(module)
+    (result,) = module.main.body.returns
+    region = drawn(Around(engine), result, Layout((("a", "b"), ())), 100)
+    assert [op.name for op in region] == ["tanh", "reshape", "broadcast_in_dim", "reshape"]
+    assert [str(x) for x in list(region.values())[-1].demands] == ["{b,-}"]
+    assert not drawn(Around(engine), result, Layout(((), ()), (("a", "sum"),)), 100)

@@ -210,6 +210,18 @@ class Rule:
                         ways.append(way)
         return tuple(distinct(ways) if len(places) > 1 else ways)
 
+    def giving(self, op: Op, result: int, layout: Layout, mesh: Mesh) -> Choice | None:
+        """A way to run the op that gives a result in this layout, which has no partials; None if there is none."""
+        places = [(d, axis) for d, axes in enumerate(layout.dims) for axis in axes]
+        found = [self.by_result.get((result, d)) for d, _ in places]
+        if layout.partial or layout.blocks or not all(found):
+            return None
+        order, picks = tuple(axis for _, axis in places), tuple(s[0] for s in found if s)
+        if not self.divides(order, picks, mesh):
+            return None
+        way = self.way(order, picks, op.operands, op.results, mesh)
+        return way if way is not None and way.results[result] is layout else None
+
     def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
         """Work and messages of the op itself."""
         way = self.way(choice.order, choice.picks, op.operands, op.results, mesh)

@@ -215,6 +215,14 @@ class ReshapeRule(Rule):
                 found[kept, carried] = Choice((kept,), (carried,), self._cost(kept, mesh))
         return tuple(found.values())
 
+    def giving(self, op: Op, result: int, layout: Layout, mesh: Mesh) -> Choice | None:
+        source = self._back(layout, mesh)
+        kept, carried = carry(source, self.source, self.target, mesh)
+        if kept is not source or canonical(carried, op.results[0].type, mesh) is not layout:
+            return None
+        demand = canonical(source, op.operands[0].type, mesh)
+        return Choice((demand,), (layout,), self._cost(demand, mesh))
+
     def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
         return self._cost(choice.demands[0], mesh)
 
