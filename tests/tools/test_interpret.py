@@ -17,6 +17,10 @@ MORE = {
     "complex": (lambda x: x * jnp.conj(x) + jnp.abs(x), (C,)),
     "half": (lambda x: (x.astype(jnp.bfloat16) * 3 + 1).sum(0), (f32(4, 5),)),
     "integers": (lambda x: (x // 3, x % 3, x << 2, -x >> 1, lax.clz(x), lax.population_count(x)), (i32(4, 5) - 2,)),
+    "to four bits": (
+        lambda x: [(10 * x).astype(t).astype(jnp.int32) for t in (jnp.int4, jnp.uint4)],
+        (f32(4, 5) - 0.5,),
+    ),
     "special": (lambda x: (jax.scipy.special.erf(x), lax.lgamma(x + 1), lax.digamma(x + 1)), (f32(4, 5),)),
     "fft": (lambda x: jnp.fft.fft2(x), (C,)),
     "loop": (lambda x: lax.fori_loop(0, 5, lambda i, c: c + x[i % 4].sum(), x), (f32(4, 5),)),

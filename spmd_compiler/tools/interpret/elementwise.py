@@ -156,13 +156,23 @@ def total_order(a: Array) -> Array:
     return np.where(bits < 0, np.iinfo(bits.dtype).min - bits - 1, bits)
 
 
+_TINY = {
+    "int4": (-8, 7),
+    "uint4": (0, 15),
+    "int2": (-2, 1),
+    "uint2": (0, 3),
+}  # which numpy casts to few others
+
+
 def _convert(a: Array, dtype: np.dtype) -> Array:
-    if a.dtype.name in ("int4", "uint4", "int2", "uint2"):  # which numpy casts to few others
+    if a.dtype.name in _TINY:
         a = a.astype(np.int8)
     if dtype == np.bool_:
         return a != 0
     if a.dtype.kind in "c" and dtype.kind != "c":
         a = a.real
+    if dtype.name in _TINY and a.dtype.kind not in "iub":
+        return np.clip(_convert(a, np.dtype(np.int8)), *_TINY[dtype.name]).astype(dtype)
     if dtype.kind in "iu" and a.dtype.kind not in "iub":
         info = np.iinfo(dtype)
         wide = np.trunc(np.nan_to_num(np.asarray(a, np.float64), nan=0.0, posinf=2.0**80, neginf=-(2.0**80)))
