@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 export PYTHONPATH := $(CURDIR)
 
-.PHONY: help install demo test lint conformance zoo zoo-variants aot scorecard rules fuzz outside bench
+.PHONY: help install demo test lint conformance zoo zoo-variants zoo-more aot scorecard rules fuzz outside bench
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -40,6 +40,9 @@ scorecard: $(VENV)/.installed  ## known bugs of partitioners, ours beside Shardy
 
 zoo-variants: $(VENV)/.installed  ## the same on 819 generated variants of these programs
 	$(BIN)/python -m benchmarks.run_variants
+
+zoo-more: $(VENV)/.installed  ## the same on 134 more programs
+	$(BIN)/python -m benchmarks.run_more
 
 AOT_VENV ?= .venv-aot
 aot: pyproject.toml  ## the same compiled for TPU and H100, without the chips; in a venv of its own, $(AOT_VENV)

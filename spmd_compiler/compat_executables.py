@@ -1,8 +1,8 @@
 """Beside `compat`, the other file that touches JAX internals: programs that XLA compiles without `jax.jit`, and their dispatch.
 
 `jax.jit(jax.shard_map(...))` runs such programs too, and a JAX whose internals look different does (`is_known`). But it traces
-and lowers them once more, and XLA then looks for what to partition in them: 10 ms a program, and a third of what a small one
-takes from call to executable.
+and lowers them once more, and XLA then looks for what to partition in them: for small programs that takes longer than all that
+this compiler does.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ import jax
 import numpy as np
 from jax._src import compiler as _compiler
 from jax._src import dispatch as _dispatch
+from jax._src import lib as _lib
 from jax._src import stages as _stages
 from jax._src import tree_util as _tree_util
 from jax._src.interpreters import pxla as _pxla
-from jax._src.lib import _jax, ifrt_version, jaxlib_extension_version  # pyright: ignore[reportPrivateImportUsage]
+from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jaxlib.mlir import ir
 
 Miss = Callable[..., tuple[Any, Any, bool]]
@@ -28,7 +29,7 @@ Placed = Sequence[tuple[Any, Any]]  # structs with their shardings
 
 # XLA looks for nothing to partition in a program of replicas. Arrays of newer JAX can't be what that returns: they have the
 # executable's shape, which would be that of one shard.
-RUNS_REPLICAS = jaxlib_extension_version < 495 or ifrt_version < 71
+RUNS_REPLICAS = getattr(_lib, "jaxlib_extension_version", 495) < 495 or getattr(_lib, "ifrt_version", 71) < 71
 
 # What `compile_program` calls, and the arguments that it gives.
 _CALLED = {

@@ -18,7 +18,7 @@ from .transformer import (
 )
 
 
-def _gqa(Hkv):
+def gqa(Hkv):
     def b(m):
         r = rng()
         D, Hq, K = 256, 8, 32
@@ -49,7 +49,7 @@ def _gqa(Hkv):
     return b
 
 
-case("gqa_kv4_model4_fwd", [("data", 2), ("model", 4)], "attention")(_gqa(4))
+case("gqa_kv4_model4_fwd", [("data", 2), ("model", 4)], "attention")(gqa(4))
 
 
 @case("fused_qkv_split_fwd", [("data", 2), ("model", 4)], "attention")
@@ -78,7 +78,7 @@ def _(m):
     )
 
 
-def _seqattn(causal):
+def seqattn(causal):
     def b(m):
         r = rng()
         q, k, v = (W(r, 4, 512, 8, 32, scale=1) for _ in range(3))
@@ -100,7 +100,7 @@ def _seqattn(causal):
     return b
 
 
-case("seq_attention_fwd", [("seq", 8)], "attention")(_seqattn(False))
+case("seq_attention_fwd", [("seq", 8)], "attention")(seqattn(False))
 
 
 # ============================================================================= vocabulary
@@ -139,7 +139,7 @@ def _(m):
     )
 
 
-def _xent(onehot):
+def vocab_xent(onehot):
     def b(m):
         r = rng()
         V = 4096
@@ -160,4 +160,4 @@ def _xent(onehot):
     return b
 
 
-case("xent_vocab_sharded_gather", [("data", 2), ("model", 4)], "vocab")(_xent(False))
+case("xent_vocab_sharded_gather", [("data", 2), ("model", 4)], "vocab")(vocab_xent(False))

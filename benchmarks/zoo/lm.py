@@ -60,7 +60,7 @@ def lm_good_2d(L, m, ps, sp, d, mm, extra=0):
     return (4 * L + 2 + extra) * AR(m[mm], act) + 3 * AR(m[mm], tok) + AR(m[d], lb(ps, sp, m)) + AR(m[d], 4)
 
 
-def _lm2d(L, scan, stack, extra=0):
+def lm2d(L, scan, stack, extra=0):
     def b(m):
         r = rng()
         ps = lm_params(r, L, scan)
@@ -80,10 +80,8 @@ def _lm2d(L, scan, stack, extra=0):
     return b
 
 
-case("lm_2d_train_unrolled", [("data", 4), ("model", 2)], "transformer", True)(
-    _lm2d(2, False, stack_unrolled)
-)
-case("lm_2d_train_scan", [("data", 4), ("model", 2)], "transformer", True)(_lm2d(4, True, stack_scan))
+case("lm_2d_train_unrolled", [("data", 4), ("model", 2)], "transformer", True)(lm2d(2, False, stack_unrolled))
+case("lm_2d_train_scan", [("data", 4), ("model", 2)], "transformer", True)(lm2d(4, True, stack_scan))
 
 
 def lm_loss_hint(stack, ax):
@@ -105,7 +103,7 @@ def lm_loss_hint(stack, ax):
     return f
 
 
-def _lmfsdp(L, scan, stack, units, hinted=False):
+def lmfsdp(L, scan, stack, units, hinted=False):
     def b(m):
         r = rng()
         ps = lm_params(r, L, scan)
@@ -138,6 +136,6 @@ def _lmfsdp(L, scan, stack, units, hinted=False):
     return b
 
 
-case("lm_fsdp_train_unrolled", [("fsdp", 8)], "fsdp", True)(_lmfsdp(2, False, stack_unrolled, 2))
-case("lm_fsdp_train_scan", [("fsdp", 8)], "fsdp", True)(_lmfsdp(4, True, stack_scan, 3))
-case("lm_fsdp_train_scan_hint", [("fsdp", 8)], "fsdp", True)(_lmfsdp(4, True, stack_scan, 3, True))
+case("lm_fsdp_train_unrolled", [("fsdp", 8)], "fsdp", True)(lmfsdp(2, False, stack_unrolled, 2))
+case("lm_fsdp_train_scan", [("fsdp", 8)], "fsdp", True)(lmfsdp(4, True, stack_scan, 3))
+case("lm_fsdp_train_scan_hint", [("fsdp", 8)], "fsdp", True)(lmfsdp(4, True, stack_scan, 3, True))

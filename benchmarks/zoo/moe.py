@@ -33,7 +33,7 @@ def moe(p, x):
     return jnp.einsum("gsec,egcm->gsm", comb, o)
 
 
-def _moe(train):
+def moe_program(train):
     def b(m):
         r = rng()
         G, S, M, F, E = 16, 64, 256, 512, 8
@@ -62,4 +62,4 @@ def _moe(train):
     return b
 
 
-case("moe_top2_fwd", [("expert", 8)], "moe")(_moe(False))
+case("moe_top2_fwd", [("expert", 8)], "moe")(moe_program(False))

@@ -51,8 +51,14 @@ class Case:
     train: bool = False
 
 
-def case(name: str, mesh: Sequence[tuple[str, int]], group: str, train: bool = False) -> Callable:
-    """Enters a function `mesh sizes -> Built` in the table."""
+def case(
+    name: str,
+    mesh: Sequence[tuple[str, int]],
+    group: str,
+    train: bool = False,
+    table: dict[str, Case] = CASES,
+) -> Callable:
+    """Enters a function `mesh sizes -> Built` in a table."""
 
     def enter(make: Callable[[dict[str, int]], Built]) -> Callable[[dict[str, int]], Built]:
         def build() -> Built:
@@ -60,7 +66,7 @@ def case(name: str, mesh: Sequence[tuple[str, int]], group: str, train: bool = F
             built.args = jax.tree.map(np.asarray, built.args)
             return built
 
-        CASES[name] = Case(name, list(mesh), group, build, train)
+        table[name] = Case(name, list(mesh), group, build, train)
         return make
 
     return enter

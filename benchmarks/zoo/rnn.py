@@ -56,7 +56,7 @@ def _(m):
     )
 
 
-def _lstmtp(split):
+def lstmtp(split):
     def b(m):
         r = rng()
         T, B, D, H = 32, 64, 128, 256
@@ -86,4 +86,4 @@ def _lstmtp(split):
     return b
 
 
-case("lstm_tp_fwd", [("model", 8)], "rnn")(_lstmtp(False))
+case("lstm_tp_fwd", [("model", 8)], "rnn")(lstmtp(False))

@@ -1,0 +1,80 @@
+"""More programs of the zoo's kinds through this compiler, Shardy and GSPMD: what each sends, read from optimized HLO; a
+complete run writes `benchmarks/results/more-*`.
+
+    python -m benchmarks.run_more [--only 'gnn_*'] [--jobs N] [--hlo DIR] [--state DIR]
+
+Rows are kept, those of XLA's partitioners until the programs change and ours until the compiler does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import compare
+from benchmarks.more import MORE
+from benchmarks.workers import PARTS, ROOT, Rows, Sweep, run_beside_rivals
+
+
+def main() -> int:
+    """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
+    options = _options()
+    names = [n for n in MORE if fnmatch.fnmatch(n, options.only)]
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    arguments = ["--hlo", str(Path(options.hlo).absolute())] if options.hlo else []
+    sweep = Sweep("benchmarks.more.worker", PARTS, Path(options.state), arguments)
+    rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "more", "hlo"))
+    text = report(rows)
+    console.print(text, markup=False, soft_wrap=True)
+    if options.only == "*":
+        (ROOT / "benchmarks" / "results" / f"more-jax{version('jax')}.md").write_text(text)
+    wrong = any(by_part["spmd"].get("right") is not True for by_part in rows.values())
+    return int(wrong or any(map(compare.is_loss, rows.values())))
+
+
+def report(rows: Rows) -> str:
+    """The comparison as markdown."""
+    ratios = [r for by_part in rows.values() if (r := compare.ratio(by_part)) is not None]
+    losses = [n for n, by_part in rows.items() if compare.is_loss(by_part)]
+    more = [n for n, by_part in rows.items() if compare.more_collectives(by_part)]
+    wrong = [n for n, by_part in rows.items() if by_part["spmd"].get("right") is not True]
+    lines = [
+        f"# More programs on JAX {version('jax')}",
+        "",
+        "`python -m benchmarks.run_more`: bytes that the busiest device sends per call, read from optimized HLO as in the zoo's "
+        "table; in brackets the collectives. Ratio: ours over the better of the others, none counted as 64 bytes.",
+        "",
+        f"* {len(rows)} programs; ours over the better of Shardy and GSPMD: x {compare.geometric_mean(ratios):.2f} (geometric "
+        f"mean of {len(ratios)} that communicate)",
+        f"* more bytes than Shardy or GSPMD: {', '.join(losses) or 'none'}",
+        f"* more collectives than Shardy without sending less: {', '.join(more) or 'none'}",
+        f"* not compiled, or another result than on one device: {', '.join(wrong) or 'none'}",
+        "",
+        "| program | mesh | ours | Shardy | GSPMD | ratio |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    for name, by_part in rows.items():
+        ratio, mesh = compare.ratio(by_part), " ".join(f"{a}={n}" for a, n in MORE[name].mesh)
+        cells = [name, mesh, *(compare.cell(by_part, p) for p in PARTS), f"{ratio:.2f}" if ratio else ""]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", default="*", help="a shell pattern of names")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--hlo", default="", help="a folder for the optimized HLO")
+    parser.add_argument("--state", default=str(ROOT / "tmp" / "more"), help="where rows are kept")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
