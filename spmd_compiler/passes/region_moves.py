@@ -56,6 +56,8 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
             continue
         tried.add(key)
         paid = _move(engine, _best_part(around, region), traffic)
+        if not paid:
+            paid = _move(engine, _best_part(around, region, True), traffic)
         gain += paid
         left -= 0 if paid > worthwhile else len(region)
         if left < 0:
@@ -130,8 +132,9 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
     return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
-def _best_part(around: Around, region: Region) -> Region:
-    """The part of a region that should move, by the least cost of all parts."""
+def _best_part(around: Around, region: Region, present: bool = False) -> Region:
+    """The part of a region that should move, by the least cost of all parts. A cut can't have all costs of relayouts: those that
+    stay are counted too low where their maker is better moved, or with `present` that is counted too dear."""
     engine, cut = around.engine, MinCut()
     variables = {node: cut.variable() for node in region}
     values: dict[Value, None] = {}
@@ -142,13 +145,13 @@ def _best_part(around: Around, region: Region) -> Region:
             own = move.cost - engine.own_cost(node, engine.choices[node])
             cut.one(variables[node], engine.weights.get(node, 1) * own)
     for value in values:
-        _add_relayouts(around, region, variables, cut, value)
+        _add_relayouts(around, region, variables, cut, value, present)
     ones = cut.solve()
     return {node: move for node, move in region.items() if ones[variables[node]]}
 
 
 def _add_relayouts(
-    around: Around, region: Region, variables: dict[Node, int], cut: MinCut, value: Value
+    around: Around, region: Region, variables: dict[Node, int], cut: MinCut, value: Value, present: bool
 ) -> None:
     """What it costs to have a value where it is wanted, each layout once however many users want it."""
     engine, weight = around.engine, around.engine.weights.get(value, 1)
@@ -185,14 +188,15 @@ def _add_relayouts(
             stay, move = prices(*end)
             cut.one(maker, move - stay)
     for layout in stays.keys() - fixed:
-        _if_one_stays(cut, maker, stays[layout], *prices(layout, layout))
+        stay, move = prices(layout, layout)
+        stay, move = (stay, max(stay, move)) if present else (min(stay, move), move)
+        _if_one_stays(cut, maker, stays[layout], stay, move)
     for layout in moves.keys() - fixed:
         _if_one_moves(cut, maker, moves[layout], *prices(layout, layout))
 
 
 def _if_one_stays(cut: MinCut, maker: int | None, users: set[int], stay: float, move: float) -> None:
-    """What one of the users costs that stays: `stay`, or `move` if the maker moves."""
-    stay = min(stay, move)  # a cut has no other costs
+    """What one of the users costs that stays: `stay`, or `move`, which is no less, if the maker moves."""
     (all_move,) = users if len(users) == 1 else (cut.variable(),)
     for user in users - {all_move}:
         cut.never(user, all_move)

@@ -243,3 +243,19 @@ def test_the_region_that_makes_a_value():
     assert [op.name for op in region] == ["tanh", "reshape", "broadcast_in_dim", "reshape"]
     assert [str(x) for x in list(region.values())[-1].demands] == ["{b,-}"]
     assert not drawn(Around(engine), result, Layout(((), ()), (("a", "sum"),)), 100)
+
+
+def test_a_carry_moves_where_its_sums_are_scattered():
+    """Power iteration: what is summed over both axes is scattered over both, and gathered once, behind the loop."""
+    mesh = spmd.create_mesh({"b": 2, "a": 3}, jax.devices()[:6])
+
+    def power(matrix, v):
+        return lax.fori_loop(0, 10, lambda _, v: (lambda w: w / jnp.linalg.norm(w))(matrix @ v), v)
+
+    step = spmd.spmd_jit(power, mesh=mesh, in_layouts=(P(None, ("b", "a")), P("b")), out_layouts=P("b"))
+    matrix = np.random.default_rng(0).random((384, 384)).astype(np.float32)
+    v = np.ones(384, np.float32)
+    sent = {c.kind: (c.trips, c.bytes_per_device) for c in step.lower(matrix, v).collectives()}
+    assert sent["reduce_scatter"] == (10, 5 / 6 * v.nbytes)
+    assert sent["all_gather"] == (1, 2 / 6 * v.nbytes)
+    np.testing.assert_allclose(step(matrix, v), jax.jit(power)(matrix, v), rtol=1e-4)
