@@ -9,8 +9,8 @@ import jax
 
 from benchmarks import zoo
 from benchmarks.targets import TARGETS, whole_operands
-from benchmarks.workers import Row, keep_hlo, outcome, start_row, work, worker_options
-from benchmarks.zoo_compile import compile_part, mesh_of, placed
+from benchmarks.workers import Row, work, worker_options
+from benchmarks.zoo_compile import compile_parts, mesh_of
 
 
 def main() -> None:
@@ -23,15 +23,9 @@ def main() -> None:
 
 
 def run_case(case: zoo.Case, parts: list[str], devices: list[Any], hlo_dir: str) -> Iterator[Row]:
-    built = case.build()
+    about: Row = {"name": case.name, "jax": jax.__version__}
     mesh = mesh_of(case.mesh, devices)
-    args = placed(built, mesh, abstract=True)
-    for part in parts:
-        yield start_row(case.name, part)
-        row: Row = {"name": case.name, "part": part, "jax": jax.__version__}
-        with outcome(row):
-            keep_hlo(compile_part(row, case.mesh, built, mesh, args, part), hlo_dir, case.name, part)
-        yield row
+    yield from compile_parts(about, parts, case.mesh, case.build(), mesh, hlo_dir)
 
 
 if __name__ == "__main__":

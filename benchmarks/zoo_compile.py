@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from benchmarks import hlo, zoo
+from benchmarks.workers import Row, keep_hlo, outcome, start_row
 
 Axes = list[tuple[str, int]]
 _COUNTED = ("count", "executed", "bytes", "rs_bytes", "by_kind", "dot_flops", "memory", "unknown_trips")
@@ -72,6 +73,23 @@ def compile_part(
     counted = hlo.report(compiled, mesh=axes)
     row.update({key: counted[key] for key in _COUNTED})
     return compiled
+
+
+def compile_parts(
+    about: Row, parts: list[str], axes: Axes, built: zoo.Built, mesh: Mesh, hlo_dir: str, run: bool = False
+) -> Iterator[Row]:
+    """A row per part, which begins with `about`; a "start" row before each. run: ours runs, and is compared with one device."""
+    args = placed(built, mesh, abstract=True)
+    for part in parts:
+        yield start_row(about["name"], part)
+        row: Row = {**about, "part": part}
+        with outcome(row):
+            compiled = compile_part(row, axes, built, mesh, args, part)
+            keep_hlo(compiled, hlo_dir, about["name"], part)
+            if run and part == "spmd":
+                error = difference(compiled(*placed(built, mesh)), on_one_device(built))
+                row["error_vs_one_device"], row["right"] = error, error <= built.tol
+        yield row
 
 
 def _emitted(lowered: spmd.Lowered) -> dict[str, dict[str, float]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from jax.sharding import NamedSharding
+from jaxlib.mlir import ir
 
 from . import compat, compat_executables
 from .errors import MeshError, UnsupportedError
@@ -93,15 +94,8 @@ class Partitioned:
         module, replicas = _with_donations(self.module, donated), compat_executables.RUNS_REPLICAS
         if not replicas and len(devices) > 1:
             module = global_form(module, self.in_layouts, self.out_layouts)
-        # Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one.
-        exported = export_module(
-            module,
-            groups="dense",
-            devices="replicas" if replicas else "partitions",
-            platform=self.mesh.platform,
-        )
         return compat_executables.compile_program(
-            exported,
+            self.exported(module, devices="replicas" if replicas else "partitions"),
             self.name,
             devices,
             list(zip(self.ins, self.in_shardings, strict=True)),
@@ -122,6 +116,10 @@ class Partitioned:
             out_shardings=jax.tree.unflatten(out_tree, self.out_shardings),
             donate_argnums=tuple(donated),
         )
+
+    def exported(self, module: Module, **how: Any) -> ir.Module:
+        """StableHLO for XLA. Dense groups: with several meshes in one module XLA looks up mesh axes in the wrong one."""
+        return export_module(module, groups="dense", platform=self.mesh.platform, **how)
 
     def _check_runnable(self) -> tuple[Any, ...]:
         """The devices. Raises MeshError if there are none, and UnsupportedError for a call of a function that another
@@ -172,8 +170,6 @@ def _with_donations(module: Module, donated: Sequence[int]) -> Module:
 local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())
 compat.register_module_lowering(
     local_p,
-    lambda context, partitioned: export_module(
-        partitioned.module, context=context, groups="dense", platform=partitioned.mesh.platform
-    ),
+    lambda context, partitioned: partitioned.exported(partitioned.module, context=context),
     lambda partitioned: partitioned.callbacks,
 )

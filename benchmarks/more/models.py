@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +18,7 @@ from benchmarks.zoo.transformer import (
     B_,
     S_,
     attention,
+    decode_step,
     layer,
     layer_params,
     lm_loss,
@@ -44,50 +43,37 @@ more("lstm_tp_split", [("model", 8)])(lstmtp(True))
 
 
 # ---- lm
-@more("lm_fsdp_tp_2d", [("data", 4), ("model", 2)])
-def _(m):
-    r = rng()
-    ps = lm_params(r, 2, True)
-    sp = lm_specs(2, True, "data", "model")
-    return Built(
-        adam_step(lm_loss(stack_scan)),
-        (adam_state(r, ps), ids(r, B_, S_), ids(r, B_, S_)),
-        (adam_specs(sp), P("data"), P("data")),
-        (adam_specs(sp), FREE),
-    )
+def lm_2d(scan, stack):
+    """Parameters cut over both axes, the batch over one of them."""
+
+    def build(m):
+        r = rng()
+        ps, sp = lm_params(r, 2, scan), lm_specs(2, scan, "data", "model")
+        return Built(
+            adam_step(lm_loss(stack)),
+            (adam_state(r, ps), ids(r, B_, S_), ids(r, B_, S_)),
+            (adam_specs(sp), P("data"), P("data")),
+            (adam_specs(sp), FREE),
+        )
+
+    return build
 
 
-@more("lm_fsdp_tp_2d_unrolled", [("data", 4), ("model", 2)])
-def _(m):
-    r = rng()
-    ps = lm_params(r, 2, False)
-    sp = lm_specs(2, False, "data", "model")
-    return Built(
-        adam_step(lm_loss(stack_unrolled)),
-        (adam_state(r, ps), ids(r, B_, S_), ids(r, B_, S_)),
-        (adam_specs(sp), P("data"), P("data")),
-        (adam_specs(sp), FREE),
-    )
+more("lm_fsdp_tp_2d", [("data", 4), ("model", 2)])(lm_2d(True, stack_scan))
+more("lm_fsdp_tp_2d_unrolled", [("data", 4), ("model", 2)])(lm_2d(False, stack_unrolled))
 
 
 @more("lm_dp_adam_zero1", [("data", 8)])
 def _(m):
     r = rng()
     ps = lm_params(r, 2, True)
-    rep = jax.tree.map(lambda a: P(), ps)
-    sh = jax.tree.map(
-        lambda a: P(*[("data" if i == int(np.argmax(a.shape)) else None) for i in range(a.ndim)]), ps
+    moments = jax.tree.map(
+        lambda a: P(*["data" if i == int(np.argmax(a.shape)) else None for i in range(a.ndim)]), ps
     )
-    st = adam_state(r, ps)
-    sp = adam_specs(rep)
-    if isinstance(sp, dict):
-        sp = dict(sp)
-        for k in sp:
-            if k in ("m", "v", "mu", "nu"):
-                sp[k] = sh
+    sp = {**adam_specs(jax.tree.map(lambda a: P(), ps)), "m": moments, "v": moments}
     return Built(
         adam_step(lm_loss(stack_scan)),
-        (st, ids(r, B_, S_), ids(r, B_, S_)),
+        (adam_state(r, ps), ids(r, B_, S_), ids(r, B_, S_)),
         (sp, P("data"), P("data")),
         (sp, FREE),
     )
@@ -97,7 +83,7 @@ def _(m):
 @more("pipeline_roll_fwd", [("stage", 8)])
 def _(m):
     r = rng()
-    _L, Bm, D = 8, 64, 256
+    Bm, D = 64, 256
 
     def f(w, xs):  # w [8,D,D], xs [M,Bm,D]
         M = xs.shape[0]
@@ -187,7 +173,7 @@ def _(m):
 @more("seq_attention_train", [("seq", 8)])
 def _(m):
     r = rng()
-    D, H, _K = 256, 8, 32
+    D, H = 256, 8
     ps = layer_params(r, D, H, 512)
     sp = jax.tree.map(lambda a: P(), ps)
     return Built(
@@ -263,21 +249,8 @@ def _(m):
     ps = {"wq": W(r, D, H, K), "wk": W(r, D, H, K), "wv": W(r, D, H, K), "wo": W(r, H, K, D, scale=1 / 16)}
     sp = jax.tree.map(lambda a: P(), ps)
     c = P(None, "seq")
-
-    def f(p, ck, cv, x, pos):
-        q, k, v = (jnp.einsum("bd,dhk->bhk", x, p[n]) for n in ("wq", "wk", "wv"))
-        ck = lax.dynamic_update_slice(ck, k[:, None], (0, pos, 0, 0))
-        cv = lax.dynamic_update_slice(cv, v[:, None], (0, pos, 0, 0))
-        s = jnp.einsum("bhk,bshk->bhs", q, ck) / math.sqrt(K)
-        s = jnp.where(jnp.arange(S) <= pos, s, -1e9)
-        return (
-            ck,
-            cv,
-            jnp.einsum("bhk,hkd->bd", jnp.einsum("bhs,bshk->bhk", jax.nn.softmax(s, -1), cv), p["wo"]),
-        )
-
     return Built(
-        f,
+        decode_step,
         (ps, W(r, B, S, H, K, scale=1), W(r, B, S, H, K, scale=1), W(r, B, D, scale=1), np.int32(300)),
         (sp, c, c, P(), P()),
         (c, c, FREE),
@@ -294,19 +267,9 @@ def _(m):
     c = P("data", None, "model")
 
     def f(p, ck, cv, x):
-        def body(i, s_):
-            ck, cv, x = s_
-            q, k, v = (jnp.einsum("bd,dhk->bhk", x, p[n]) for n in ("wq", "wk", "wv"))
-            ck = lax.dynamic_update_slice(ck, k[:, None], (0, i, 0, 0))
-            cv = lax.dynamic_update_slice(cv, v[:, None], (0, i, 0, 0))
-            s = jnp.einsum("bhk,bshk->bhs", q, ck) / math.sqrt(K)
-            s = jnp.where(jnp.arange(S) <= i, s, -1e9)
-            return (
-                ck,
-                cv,
-                x
-                + jnp.einsum("bhk,hkd->bd", jnp.einsum("bhs,bshk->bhk", jax.nn.softmax(s, -1), cv), p["wo"]),
-            )
+        def body(i, state):
+            ck, cv, added = decode_step(p, *state, i)
+            return ck, cv, state[2] + added
 
         return lax.fori_loop(0, 16, body, (ck, cv, x))
 

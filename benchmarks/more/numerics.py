@@ -70,14 +70,17 @@ def cg(A, b):
     return lax.fori_loop(0, 10, body, (jnp.zeros_like(b), b, b, b @ b))[0]
 
 
+def system(r):
+    """A positive matrix, and a right-hand side."""
+    a = r.rand(512, 512)
+    return (a @ a.T + 512 * np.eye(512)).astype(np.float32), W(r, 512, scale=1)
+
+
 program(
     "cg",
     A8,
     cg,
-    lambda r: (
-        (lambda a: (a @ a.T + 512 * np.eye(512)).astype(np.float32))(r.rand(512, 512)),
-        W(r, 512, scale=1),
-    ),
+    system,
     (P("a"), P("a")),
     P("a"),
     tol=1e-3,
@@ -86,10 +89,7 @@ program(
     "cg_2d",
     AB,
     cg,
-    lambda r: (
-        (lambda a: (a @ a.T + 512 * np.eye(512)).astype(np.float32))(r.rand(512, 512)),
-        W(r, 512, scale=1),
-    ),
+    system,
     (P("a", "b"), P("a")),
     P("a"),
     tol=1e-3,

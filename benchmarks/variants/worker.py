@@ -9,8 +9,8 @@ import jax
 import spmd_compiler as spmd
 from benchmarks.variants import draw, kind_of
 from benchmarks.variants.meshes import MOST
-from benchmarks.workers import Row, keep_hlo, outcome, start_row, work, worker_options
-from benchmarks.zoo_compile import compile_part, difference, mesh_of, on_one_device, placed
+from benchmarks.workers import Row, start_row, work, worker_options
+from benchmarks.zoo_compile import compile_parts, mesh_of
 
 CHECKED = 5  # every so manieth variant of a kind is run and compared with one device
 RUN = 8  # devices at most
@@ -28,18 +28,10 @@ def run_variant(name: str, parts: list[str], seed: int, hlo_dir: str = "") -> It
     """Rows of one variant; a "start" row before each part."""
     yield start_row(name, parts[0])
     variant = draw(name, seed)
-    built, mesh = variant.built, mesh_of(variant.axes, jax.devices())
-    args = placed(built, mesh, abstract=True)
-    for part in parts:
-        yield start_row(name, part)
-        row: Row = {"name": name, "part": part, "axes": variant.axes, "what": variant.what}
-        with outcome(row):
-            compiled = compile_part(row, variant.axes, built, mesh, args, part)
-            keep_hlo(compiled, hlo_dir, name, part)
-            if part == "spmd" and _is_run(name, mesh.size):
-                error = difference(compiled(*placed(built, mesh)), on_one_device(built))
-                row["error_vs_one_device"], row["right"] = error, error <= built.tol
-        yield row
+    mesh = mesh_of(variant.axes, jax.devices())
+    about: Row = {"name": name, "axes": variant.axes, "what": variant.what}
+    run = _is_run(name, mesh.size)
+    yield from compile_parts(about, parts, variant.axes, variant.built, mesh, hlo_dir, run)
 
 
 def _is_run(name: str, devices: int) -> bool:

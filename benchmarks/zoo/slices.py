@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from .common import W, rng
 from .registry import A8, AB, FREE, Built, case
 from .traffic import A2A, AG, AR, RS
+from .transformer import decode_step
 
 
 @case("sort_sharded_dim", A8, "sort")
@@ -62,18 +61,8 @@ def _(m):
     w = P(None, "model", None)
     sp = {"wq": w, "wk": w, "wv": w, "wo": P("model", None, None)}
     c = P("data", None, "model", None)
-
-    def f(p, ck, cv, x, pos):
-        q, k, v = (jnp.einsum("bd,dhk->bhk", x, p[n]) for n in ("wq", "wk", "wv"))
-        ck = lax.dynamic_update_slice(ck, k[:, None], (0, pos, 0, 0))
-        cv = lax.dynamic_update_slice(cv, v[:, None], (0, pos, 0, 0))
-        s = jnp.einsum("bhk,bshk->bhs", q, ck) / math.sqrt(K)
-        s = jnp.where(jnp.arange(S) <= pos, s, -1e9)
-        o = jnp.einsum("bhs,bshk->bhk", jax.nn.softmax(s, -1), cv)
-        return ck, cv, jnp.einsum("bhk,hkd->bd", o, p["wo"])
-
     return Built(
-        f,
+        decode_step,
         (ps, W(r, B, S, H, K, scale=1), W(r, B, S, H, K, scale=1), W(r, B, D, scale=1), np.int32(300)),
         (sp, c, c, P("data"), P()),
         (c, c, FREE),

@@ -67,6 +67,17 @@ def attention(q, k, v, causal=True):
     return jnp.einsum("bhst,bthk->bshk", jax.nn.softmax(s, -1), v)
 
 
+def decode_step(p, ck, cv, x, pos):
+    """Attention of one token per sequence at a position: the caches of keys and values with it, and what it adds to it."""
+    q, k, v = (jnp.einsum("bd,dhk->bhk", x, p[n]) for n in ("wq", "wk", "wv"))
+    ck = lax.dynamic_update_slice(ck, k[:, None], (0, pos, 0, 0))
+    cv = lax.dynamic_update_slice(cv, v[:, None], (0, pos, 0, 0))
+    s = jnp.einsum("bhk,bshk->bhs", q, ck) / math.sqrt(ck.shape[-1])
+    s = jnp.where(jnp.arange(ck.shape[1]) <= pos, s, -1e9)
+    o = jnp.einsum("bhs,bshk->bhk", jax.nn.softmax(s, -1), cv)
+    return ck, cv, jnp.einsum("bhk,hkd->bd", o, p["wo"])
+
+
 def layer(p, x):
     h = ln(x, p["ln1s"], p["ln1b"])
     q = jnp.einsum("bsd,dhk->bshk", h, p["wq"])

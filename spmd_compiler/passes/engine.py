@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
@@ -165,8 +166,9 @@ class Engine(Assignment):
             cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
         return cost
 
+    @cached_property
     def work(self) -> float:
-        """What all work costs together, on one device."""
+        """What all work costs together, on one device; known once all ops have choices."""
         price, weights = prices(self.mesh), self.weights
         return sum(
             weights.get(op, 1) * price.work(self.book.rule(op).work)

@@ -118,7 +118,7 @@ class Propagate:
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, on a shortened program where that serves."""
-        if self.is_best(engine):
+        if self.is_best(engine, engine.total()):
             return
         body, short = module.main.body, shortened(engine, module)
         if not short:
@@ -136,10 +136,10 @@ class Propagate:
             if engine.total() > cost:  # what moved were not whole layers
                 engine.restore(before)
 
-    def is_best(self, engine: Engine) -> bool:
-        """True if all devices share the work, and nothing is sent."""
-        work = engine.work() / engine.mesh.size
-        return engine.total() <= (1 + EVEN) * work and not Traffic(engine.mesh).sent(engine)
+    def is_best(self, engine: Engine, total: float) -> bool:
+        """True if all devices share the work, and nothing is sent. total: what the assignment costs."""
+        even = total <= (1 + EVEN) * engine.work / engine.mesh.size
+        return even and not Traffic(engine.mesh).sent(engine)
 
     def explore(self, engine: Engine, module: Module) -> None:
         """The best that the dynamic programming finds, from several starts."""
@@ -169,10 +169,11 @@ class Propagate:
                 if gain <= WORTHWHILE * scale:
                     break
                 gain = improve(engine, body, (PRESENT,))
-            if self.is_best(engine):
+            total = engine.total()
+            if self.is_best(engine, total):
                 return
             if len(plans) > 1 or other:
-                found.append((round(engine.total(), 3), engine.state()))
+                found.append((round(total, 3), engine.state()))
         if other:
             engine.restore(other)
             engine.memory.moved("fused axes")

@@ -156,12 +156,8 @@ def total_order(a: Array) -> Array:
     return np.where(bits < 0, np.iinfo(bits.dtype).min - bits - 1, bits)
 
 
-_TINY = {
-    "int4": (-8, 7),
-    "uint4": (0, 15),
-    "int2": (-2, 1),
-    "uint2": (0, 3),
-}  # which numpy casts to few others
+# bounds of types that numpy casts to few others
+_TINY = {"int4": (-8, 7), "uint4": (0, 15), "int2": (-2, 1), "uint2": (0, 3)}
 
 
 def _convert(a: Array, dtype: np.dtype) -> Array:
