@@ -8,7 +8,6 @@ used. Larger all-reduces become one of several operands, without a copy, as XLA'
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,6 +21,7 @@ from .estimate import reads
 from .hardware import Hardware
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
+SMALL_EXCHANGE = 256 * 1024  # the same of an all-to-all, whose blocks XLA copies anyway
 BUCKET = 30 * 1024 * 1024  # bytes of the operands of one all-reduce: what XLA for GPUs combines
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
 
@@ -150,11 +150,13 @@ def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
             defined[v] = i
     end = len(block.ops)
     keys = [key_of(op) for op in block.ops]
-    moved = {op.results[0] for op, key in zip(block.ops, keys, strict=True) if key is not None}
+    moved = {op.results[0]: key for op, key in zip(block.ops, keys, strict=True) if key is not None}
     for i, (op, key) in enumerate(zip(block.ops, keys, strict=True)):
         if key is not None:
-            # what a collective that moves itself makes is there when it is used, and no sooner
-            ready = i if op.operands[0] in moved else defined.get(op.operands[0], -1) + 1
+            operand, ready = op.operands[0], defined.get(op.operands[0], -1) + 1
+            if operand in moved:
+                # what a collective that moves itself makes is there when it is used, and no sooner; its user can't go with it
+                ready = i + (moved[operand] == key)
             waiting.setdefault(key, []).append((used.get(op.results[0], end), ready, op))
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])
@@ -168,9 +170,10 @@ def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
 
 def _small(op: Op) -> Any:
     """The key of small collectives."""
-    if op.name not in _PACK or not _sends_at_most(op, SMALL):
+    small = SMALL_EXCHANGE if op.name == "all_to_all" else SMALL
+    if op.name not in _PACK or not _sends_at_most(op, small):
         return None
-    return op.name, op.attrs["axes"], op.attrs.get("kind"), op.operands[0].type.dtype
+    return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
 
 
 def _reduces(op: Op, bucket: int) -> Any:
@@ -213,9 +216,18 @@ def _join(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value
 
 
 def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
+    return _in_a_row(b, ops, lambda row: b.all_reduce(row, axes, ops[0].attrs["kind"]))
+
+
+def _permute(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
+    attrs = {**ops[0].attrs, "axes": axes, "cause": b.cause}
+    return _in_a_row(b, ops, lambda row: b.op("collective_permute", [row], row.type, attrs))
+
+
+def _in_a_row(b: Builder, ops: list[Op], send: Callable[[Value], Value]) -> dict[Value, Value]:
+    """One behind the other in one dim: for collectives that keep shapes."""
     rows = [b.reshape(op.operands[0], (op.operands[0].type.size,)) for op in ops]
-    total = b.all_reduce(b.concatenate(rows, 0), axes, ops[0].attrs["kind"])
-    parts = _split(b, total, 0, [r.type.size for r in rows])
+    parts = _split(b, send(b.concatenate(rows, 0)), 0, [r.type.size for r in rows])
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
 
 
@@ -232,23 +244,32 @@ def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value,
 
 
 def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    n = b.mesh.axes_size(axes)
-    rows: list[Value] = []
-    for op in ops:
-        dim, shape = op.attrs["dim"], op.operands[0].type.shape
-        cut = b.reshape(op.operands[0], (*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :]))
-        order = (dim, *(d for d in range(len(shape) + 1) if d != dim))
-        rows.append(b.reshape(b.transpose(cut, order), (n, math.prod(shape) // n)))
+    rows = [_blocks(b, op.operands[0], op.attrs["dim"], axes) for op in ops]
     total = b.reduce_scatter(b.concatenate(rows, 1), axes, 0, ops[0].attrs["kind"])
     parts = _split(b, total, 1, [r.type.shape[1] for r in rows])
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
+
+
+def _all_to_all(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
+    rows = [_blocks(b, op.operands[0], op.attrs["split_dim"], axes) for op in ops]
+    parts = _split(b, b.all_to_all(b.concatenate(rows, 1), axes, 0, 0), 1, [r.type.shape[1] for r in rows])
+    out: dict[Value, Value] = {}
+    for op, part in zip(ops, parts, strict=True):
+        split, shape = op.attrs["split_dim"], op.operands[0].type.shape
+        n = part.type.shape[0]
+        stacked = b.reshape(part, (n, *shape[:split], shape[split] // n, *shape[split + 1 :]))
+        out[op.results[0]] = b.side_by_side(stacked, op.attrs["concat_dim"])
+    return out
 
 
 _PACK: dict[str, Emit] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "collective_permute": _permute,
 }
+_SHARED = ("axes", "kind", "shift", "wrap", "pairs", "target_axes")  # what packed collectives have in common
 
 
 def _split(b: Builder, value: Value, dim: int, sizes: list[int]) -> list[Value]:
@@ -258,3 +279,11 @@ def _split(b: Builder, value: Value, dim: int, sizes: list[int]) -> list[Value]:
         parts.append(b.slice(value, dim, start, start + size))
         start += size
     return parts
+
+
+def _blocks(b: Builder, value: Value, dim: int, axes: tuple[str, ...]) -> Value:
+    """The blocks in which a dim is cut for the devices on some axes, a row each."""
+    n, shape = b.mesh.axes_size(axes), value.type.shape
+    cut = b.reshape(value, (*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :]))
+    order = (dim, *(d for d in range(len(shape) + 1) if d != dim))
+    return b.reshape(b.transpose(cut, order), (n, value.type.size // n))

@@ -1,9 +1,15 @@
 """Collectives that are packed together stay behind what they need."""
 
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from spmd_compiler import ir
 from spmd_compiler.ir.verify import verify
+from spmd_compiler.passes.builder import Builder
 from spmd_compiler.passes.combine import BUCKET, bucket_size, combine_collectives
 from spmd_compiler.passes.hardware import PRESETS
+from spmd_compiler.tools.interpret import run_devices
 
 CHAINS = """mesh {a=2, b=2}
 func @main(%x: f32[4] {-}, %y: f32[8] {-}, %z: f32[2] {-}) -> (f32[4] {-}, f32[8] {-}, f32[2] {-}) {
@@ -118,3 +124,75 @@ def test_the_cause_counts_all():
 def test_buckets_are_small_where_sending_can_be_hidden():
     assert bucket_size(None) == bucket_size(PRESETS["cpu"]) == BUCKET
     assert bucket_size(PRESETS["tpu-v5p"]) < bucket_size(PRESETS["h100-nvlink"]) < BUCKET
+
+
+MIXED = """mesh {a=2, b=3}
+func @main(%x: f32[6,4] {-,-}, %y: f32[2,3,12] {-,-,-}, %z: f32[6,6] {-,-}) -> (f32[3,8] {-,-}, f32[6,3,4] {-,-,-}, f32[3,12] {-,-}, f32[6,4] {-,-}, f32[2,3,12] {-,-,-}, f32[6,6] {-,-}, f32[6,4] {-,-}) {
+  %0: f32[3,8] = all_to_all(%x) axes=["a"] split_dim=0 concat_dim=1
+  %1: f32[6,3,4] = all_to_all(%y) axes=["b"] split_dim=2 concat_dim=0
+  %2: f32[3,12] = all_to_all(%z) axes=["a"] split_dim=0 concat_dim=1
+  %3: f32[6,4] = collective_permute(%x) axes=["b"] shift=1 wrap=true
+  %4: f32[2,3,12] = collective_permute(%y) axes=["b"] shift=1 wrap=true
+  %5: f32[6,6] = collective_permute(%z) axes=["b"] shift=1 wrap=false
+  %6: f32[6,4] = collective_permute(%x) axes=["a", "b"] target_axes=["b", "a"]
+  return %0, %1, %2, %3, %4, %5, %6
+}
+"""
+
+
+def test_exchanges_and_permutes_that_go_the_same_way():
+    module, packed = ir.parse(MIXED), ir.parse(MIXED)
+    combine_collectives(packed.main.body, packed.mesh)
+    verify(packed)
+    names = [op.name for op in packed.walk() if "axes" in op.attrs]
+    assert names.count("all_to_all") == 2 and names.count("collective_permute") == 3
+    _same_results(module, packed)
+
+
+def _same_results(module, packed):
+    rng = np.random.default_rng(0)
+    devices = range(module.mesh.size)
+    args = [[rng.integers(-9, 9, v.type.shape).astype("f4") for _ in devices] for v in module.main.body.args]
+    for want, got in zip(run_devices(module, args), run_devices(packed, args), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+KINDS = ("all_gather", "all_reduce", "shift", "permute", "all_to_all", "reduce_scatter")
+
+
+@given(st.data())
+def test_packed_collectives_give_what_each_gave(data):
+    mesh = ir.Mesh(
+        data.draw(st.sampled_from([[("a", 2)], [("a", 2), ("b", 3)], [("a", 4), ("b", 1), ("c", 2)]]))
+    )
+    b = Builder(mesh, ir.Block([], [], []))
+    for _ in range(data.draw(st.integers(2, 4))):
+        shape = tuple(24 * data.draw(st.integers(0, 1)) or 1 for _ in range(data.draw(st.integers(1, 3))))
+        b.block.args.append(ir.Value(ir.TensorType(shape, "f32")))
+    values = list(b.block.args)
+    for _ in range(data.draw(st.integers(2, 6))):
+        value = data.draw(st.sampled_from(values))
+        axes = tuple(data.draw(st.permutations(mesh.axis_names)))[: data.draw(st.integers(1, 2))]
+        dims = st.integers(0, value.type.rank - 1)
+        long = [d for d, n in enumerate(value.type.shape) if n % mesh.axes_size(axes) == 0]
+        kind = data.draw(st.sampled_from(KINDS if long else KINDS[:4]))
+        if kind == "all_to_all":
+            new = b.all_to_all(value, axes, data.draw(st.sampled_from(long)), data.draw(dims))
+        elif kind == "reduce_scatter":
+            new = b.reduce_scatter(value, axes, data.draw(st.sampled_from(long)), "sum")
+        elif kind == "all_gather":
+            new = b.all_gather(value, axes, data.draw(dims))
+        elif kind == "all_reduce":
+            new = b.all_reduce(value, axes, data.draw(st.sampled_from(["sum", "max"])))
+        elif kind == "shift":
+            new = b.shift(value, axes, data.draw(st.integers(0, 2)), data.draw(st.booleans()))
+        else:
+            new = b.permute(value, axes, tuple(data.draw(st.permutations(axes))))
+        if new.type.size < 30_000:
+            values.append(new)
+    b.block.returns = values
+    module = ir.Module(mesh, {"main": ir.Function("main", b.block)})
+    packed = ir.parse(str(module))
+    combine_collectives(packed.main.body, mesh)
+    verify(packed)
+    _same_results(module, packed)
