@@ -21,6 +21,7 @@ from .independent_loops import free_loops
 from .rings import make_rings
 from .schedule import order_for_overlap
 from .simplify import Simplify
+from .split_reductions import split_reductions
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
 
@@ -52,6 +53,7 @@ class Optimize:
 
     def _combined(self, module: Module, bucket: int) -> Module:
         """The module, which no one else holds, with all-reduces of at most `bucket` bytes, and what follows from that."""
+        split_reductions(module.main.body, module.mesh, bucket)
         combine_collectives(module.main.body, module.mesh, bucket)
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)

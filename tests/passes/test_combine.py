@@ -1,4 +1,4 @@
-"""Collectives that are packed together stay behind what they need."""
+"""Collectives that go together: they stay behind what they need, and give what each gave."""
 
 import numpy as np
 from hypothesis import given
@@ -9,6 +9,7 @@ from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.builder import Builder
 from spmd_compiler.passes.combine import BUCKET, bucket_size, combine_collectives
 from spmd_compiler.passes.hardware import PRESETS
+from spmd_compiler.passes.split_reductions import split_reductions
 from spmd_compiler.tools.interpret import run_devices
 
 CHAINS = """mesh {a=2, b=2}
@@ -149,6 +150,36 @@ def test_exchanges_and_permutes_that_go_the_same_way():
     _same_results(module, packed)
 
 
+LOSS = """mesh {data=2, model=4}
+func @main(%x: f32[64,64] {-,-}, %l: f32[] {}) -> (f32[64,64] {-,-}, f32[] {}) {
+  %0: f32[] = negate(%l)
+  %1: f32[64,64] = all_reduce(%x) axes=["model"] kind="sum"
+  %2: f32[64,64] = exponential(%1)
+  %3: f32[64,64] = all_reduce(%2) axes=["data"] kind="sum"
+  %4: f32[] = all_reduce(%0) axes=["data", "model"] kind="sum"
+  return %3, %4
+}
+"""
+
+
+def test_halves_of_a_small_reduction_go_with_others():
+    module, packed = ir.parse(LOSS), ir.parse(LOSS)
+    split_reductions(packed.main.body, packed.mesh, BUCKET)
+    combine_collectives(packed.main.body, packed.mesh)
+    verify(packed)
+    assert [op.attrs["axes"] for op in packed.walk() if op.name == "all_reduce"] == [("model",), ("data",)]
+    _same_results(module, packed)
+
+
+def test_a_reduction_whose_halves_would_go_alone_stays():
+    text = LOSS.replace(
+        '%3: f32[64,64] = all_reduce(%2) axes=["data"]', '%3: f32[64,64] = all_reduce(%2) axes=["model"]'
+    )
+    module = ir.parse(text)
+    split_reductions(module.main.body, module.mesh, BUCKET)
+    assert str(module) == str(ir.parse(text))
+
+
 def _same_results(module, packed):
     rng = np.random.default_rng(0)
     devices = range(module.mesh.size)
@@ -193,6 +224,7 @@ def test_packed_collectives_give_what_each_gave(data):
     b.block.returns = values
     module = ir.Module(mesh, {"main": ir.Function("main", b.block)})
     packed = ir.parse(str(module))
+    split_reductions(packed.main.body, mesh, BUCKET)
     combine_collectives(packed.main.body, mesh)
     verify(packed)
     _same_results(module, packed)
