@@ -21,8 +21,14 @@ from .estimate import reads
 from .hardware import Hardware
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
-SMALL_EXCHANGE = 256 * 1024  # the same of an all-to-all, whose blocks XLA copies anyway
-BUCKET = 30 * 1024 * 1024  # bytes of the operands of one all-reduce: what XLA for GPUs combines
+SMALL_BLOCKS = {  # the same where XLA copies blocks anyway, or what comes is smaller
+    "all_gather": 128 * 1024,
+    "all_to_all": 256 * 1024,
+    "reduce_scatter": 1024 * 1024,
+}
+GATHERED = 4 * 1024 * 1024  # bytes of what comes, up to which that holds
+BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
+PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
 
 # the place in a block before which to run, and collectives that can run there together
@@ -35,31 +41,30 @@ Emit = Callable[
 _COMBINED = re.compile(r"(\d+) combined; ")
 
 
-def bucket_size(hardware: Hardware | None) -> int:
-    """Bytes of the operands of one all-reduce."""
+def bucket_sizes(hardware: Hardware | None, memory: float | None) -> set[int]:
+    """Bytes that may be held for one collective, which are worth comparing. memory: bytes that a device has, if limited."""
+    most = BUCKET if memory is None else min(BUCKET, int(memory * PART))
     if hardware is None or not hardware.asynchronous:
-        return BUCKET
-    return min(BUCKET, int(LATENCIES * hardware.link_latency * hardware.link_bandwidth))
+        return {most}
+    return {most, min(most, int(LATENCIES * hardware.link_latency * hardware.link_bandwidth))}
 
 
 def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
-    """Changes a block that no one else holds, and the blocks inside. bucket: bytes of the operands of one all-reduce."""
+    """Changes a block that no one else holds, and the blocks inside. bucket: bytes that are held for one collective."""
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh, bucket)
-    while _combine(block, mesh, _small, _pack, SMALL):
+    while _combine(block, mesh, _small, _pack, SMALL, bucket):
         pass  # what waited for several collectives waits for one: others may now run together
     _combine(block, mesh, lambda op: _reduces(op, bucket), _join, None, bucket)
 
 
-def _combine(
-    block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int | None = None
-) -> bool:
+def _combine(block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int) -> bool:
     """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given. True if others may be able to
     afterwards: what waited for them is done together now."""
     ops, chained = _delayed(block, key_of, small)
     late = Block(block.args, ops, block.returns)
-    groups = [filled for group in _groups(late, key_of) for filled in _buckets(*group, bucket)]
+    groups = list(_groups(late, key_of, bucket))
     if groups:
         block.ops[:] = late.ops
         _merge(block, mesh, groups, emit)
@@ -138,8 +143,9 @@ def _delayed(block: Block, key_of: KeyOf, small: int | None) -> tuple[list[Op], 
     return new, chained
 
 
-def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
-    """Collectives with equal keys, other than None, that can run together."""
+def _groups(block: Block, key_of: KeyOf, bucket: int) -> Iterator[Group]:
+    """Collectives with equal keys, other than None, that can run together, and hold no more bytes than a bucket: those first
+    whose results are used first, so that what is gathered for later does not lie about."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}
@@ -161,17 +167,26 @@ def _groups(block: Block, key_of: KeyOf) -> Iterator[Group]:
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])
         while len(ranges) > 1:
-            last = ranges[0][0]  # the first that must be done: whatever is ready by then goes with it
-            together = [r for r in ranges if r[1] <= last]
+            last = ranges[0][0]  # the first that must be done: what is ready by then goes with it
+            together, left, held = ranges[:1], list[tuple[int, int, Op]](), _held(ranges[0][2])
+            for r in ranges[1:]:
+                fits = r[1] <= last and held + _held(r[2]) <= bucket
+                (together if fits else left).append(r)
+                held += _held(r[2]) if fits else 0
             if len(together) > 1:
                 yield max(r[1] for r in together), [r[2] for r in together]
-            ranges = [r for r in ranges if r[1] > last]
+            ranges = left
+
+
+def _held(op: Op) -> int:
+    """Bytes that a collective takes or gives."""
+    return max(op.operands[0].type.nbytes, op.results[0].type.nbytes)
 
 
 def _small(op: Op) -> Any:
     """The key of small collectives."""
-    small = SMALL_EXCHANGE if op.name == "all_to_all" else SMALL
-    if op.name not in _PACK or not _sends_at_most(op, small):
+    limit = SMALL_BLOCKS.get(op.name, SMALL)
+    if op.name not in _PACK or not _sends_at_most(op, limit) or _held(op) > GATHERED:
         return None
     return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
 
@@ -186,22 +201,6 @@ def _reduces(op: Op, bucket: int) -> Any:
 def _sends_at_most(op: Op, size: int) -> bool:
     """Whether a collective is the compiler's, and its operand a tensor of elements, in no more bytes than `size`."""
     return sends(op) and isinstance(type := op.operands[0].type, TensorType) and 0 < type.nbytes <= size
-
-
-def _buckets(position: int, ops: list[Op], size: int | None) -> Iterator[Group]:
-    """The group cut into such of at most `size` bytes, if given; without those of one op."""
-    bucket: list[Op] = []
-    held = 0
-    for op in ops:
-        new = op.operands[0].type.nbytes
-        if size is not None and held + new > size:
-            if len(bucket) > 1:
-                yield position, bucket
-            bucket, held = [], 0
-        bucket.append(op)
-        held += new
-    if len(bucket) > 1:
-        yield position, bucket
 
 
 def _pack(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:

@@ -13,7 +13,7 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
-from .combine import BUCKET, bucket_size, combine_collectives
+from .combine import bucket_sizes, combine_collectives
 from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
@@ -46,13 +46,13 @@ class Optimize:
         if self.memory is not None:
             fit_memory(module.main.body, module.mesh, self.memory)
         free_loops(module.main.body)
-        sizes = {BUCKET, bucket_size(self.hardware)}
+        sizes = sorted(bucket_sizes(self.hardware, self.memory))
         if len(sizes) == 1:
-            return self._combined(module, BUCKET)
-        return min((self._combined(Simplify()(module), size) for size in sorted(sizes)), key=self._seconds)
+            return self._combined(module, sizes[0])
+        return min((self._combined(Simplify()(module), size) for size in sizes), key=self._seconds)
 
     def _combined(self, module: Module, bucket: int) -> Module:
-        """The module, which no one else holds, with all-reduces of at most `bucket` bytes, and what follows from that."""
+        """The module, which no one else holds, its collectives combined to `bucket` bytes at most, and what follows from that."""
         split_reductions(module.main.body, module.mesh, bucket)
         combine_collectives(module.main.body, module.mesh, bucket)
         if self.rings or (self.rings is None and self.hardware is not None):

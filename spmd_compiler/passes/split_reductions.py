@@ -19,8 +19,8 @@ from .cost import prices, ring_bytes
 
 
 def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
-    """Changes a block, and those inside, so that fewer collectives are left when they are combined. bucket: bytes of the
-    operands of one all-reduce."""
+    """Changes a block, and those inside, so that fewer collectives are left when they are combined. bucket: bytes that are
+    held for one collective."""
     for op in block.ops:
         for region in op.regions:
             split_reductions(region, mesh, bucket)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from spmd_compiler import ir
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.builder import Builder
-from spmd_compiler.passes.combine import BUCKET, bucket_size, combine_collectives
+from spmd_compiler.passes.combine import BUCKET, bucket_sizes, combine_collectives
 from spmd_compiler.passes.hardware import PRESETS
 from spmd_compiler.passes.split_reductions import split_reductions
 from spmd_compiler.tools.interpret import run_devices
@@ -123,8 +123,34 @@ def test_the_cause_counts_all():
 
 
 def test_buckets_are_small_where_sending_can_be_hidden():
-    assert bucket_size(None) == bucket_size(PRESETS["cpu"]) == BUCKET
-    assert bucket_size(PRESETS["tpu-v5p"]) < bucket_size(PRESETS["h100-nvlink"]) < BUCKET
+    assert bucket_sizes(None, None) == bucket_sizes(PRESETS["cpu"], 80e9) == {BUCKET}
+    tpu, gpu = (bucket_sizes(PRESETS[name], None) for name in ("tpu-v5p", "h100-nvlink"))
+    assert min(tpu) < min(gpu) < max(tpu) == max(gpu) == BUCKET
+
+
+def test_buckets_are_small_where_memory_is():
+    assert bucket_sizes(None, 64e6) == {1_000_000}
+
+
+GATHERS = """mesh {a=2}
+func @main(%x: f32[16,256] {-,-}, %y: f32[16,256] {-,-}, %z: f32[16,256] {-,-}) -> (f32[32,256] {-,-}, f32[32,256] {-,-}, f32[32,256] {-,-}) {
+  %0: f32[32,256] = all_gather(%z) axes=["a"] dim=0
+  %1: f32[32,256] = all_gather(%x) axes=["a"] dim=0
+  %2: f32[32,256] = all_gather(%y) axes=["a"] dim=0
+  %3: f32[32,256] = exponential(%1)
+  %4: f32[32,256] = negate(%2)
+  return %3, %4, %0
+}
+"""
+
+
+def test_what_is_used_first_goes_first():
+    module = ir.parse(GATHERS)
+    combine_collectives(module.main.body, module.mesh, bucket=70_000)
+    verify(module)
+    first, second = (op for op in module.walk() if op.name == "all_gather")
+    assert first.operands[0].type.shape == (1, 2 * 16 * 256)
+    assert second.operands[0] is module.main.body.args[2]
 
 
 MIXED = """mesh {a=2, b=3}
