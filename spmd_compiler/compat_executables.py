@@ -134,7 +134,7 @@ def _sides(placed: Placed) -> tuple[list[Any], list[Any]]:
 
 
 def cpp_dispatch(
-    name: str, miss: Miss, static_argnums: Sequence[int], static_argnames: Sequence[str]
+    name: str, miss: Miss, static_argnums: Sequence[int] = (), static_argnames: Sequence[str] = ()
 ) -> Callable[..., Any]:
     """JAX's C++ dispatcher around `miss`, which it calls for every new signature of arguments.
 

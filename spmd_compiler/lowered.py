@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from . import compat_executables
 from .errors import ArgumentError, MeshError
 from .estimates import Cost, Memory, estimate_cost, estimate_memory
 from .ir import layout as ir_layout
@@ -16,7 +17,7 @@ from .layout import Layout
 from .partitioned import Partitioned
 from .passes.hardware import Hardware, find_hardware
 from .passes.report import Collective, collectives, explain
-from .placement import Placer, is_placed
+from .placement import Placer
 from .signature import Call
 
 
@@ -104,33 +105,26 @@ class Compiled:
     def __init__(self, executable: Any, partitioned: Partitioned, arguments: Call, quiet: bool = False):
         self._executable, self._partitioned, self._arguments = executable, partitioned, arguments
         self._placer = Placer(partitioned.name, quiet)
-        self._settled: list[Any] = []  # the shardings of arguments that needed no move
+        # JAX's dispatcher remembers arguments that lie where they should, and runs the program without any Python of ours.
+        self._dispatch = compat_executables.cpp_dispatch(partitioned.name, self._miss)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises ArgumentError for arguments of another structure or type than it was lowered for."""
+        if not self._partitioned.is_wide:
+            return self._dispatch(*args, **kwargs)
+        with self._partitioned.precision():
+            return self._dispatch(*args, **kwargs)
+
+    def _miss(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
+        """A call with arguments that the dispatcher doesn't know."""
         values = (*args, *(kwargs[k] for k in sorted(kwargs)))
         leaves, tree = jax.tree.flatten(values)
+        self._check(values, leaves, tree)
         part = self._partitioned
-        with part.precision():
-            if tree == self._arguments.tree and self._lie_as_before(leaves):
-                return self._executable(*leaves)
-            self._check(values, leaves, tree)
-            moved = self._placer.place(leaves, self._arguments.paths, part.in_shardings, part.mesh)
-            self._settled = [x.sharding if is_placed(x) else None for x in leaves] if moved is None else []
-            return self._executable(*(leaves if moved is None else moved))
-
-    def _lie_as_before(self, leaves: Sequence[Any]) -> bool:
-        """True for arrays that are known to lie where the program wants them: a step should not cost a look at each."""
-        if not self._settled:
-            return not leaves
-        for leaf, sharding, want in zip(leaves, self._settled, self._partitioned.ins, strict=True):
-            if (
-                sharding is None
-                or getattr(leaf, "sharding", None) is not sharding
-                or leaf.shape != want.shape
-            ):
-                return False
-        return True
+        moved = self._placer.place(leaves, self._arguments.paths, part.in_shardings, part.mesh)
+        if moved is not None:
+            return self._executable(*moved), None, False
+        return compat_executables.compiled_miss(self._executable, leaves)
 
     def _check(self, values: Sequence[Any], leaves: Sequence[Any], tree: Any) -> None:
         if len(values) != len(self._arguments.slots):

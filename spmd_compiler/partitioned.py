@@ -57,10 +57,11 @@ class Partitioned:
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context to compile and run in: programs from elsewhere have 64-bit types though JAX is set to 32."""
-        return jax.enable_x64(True) if self._is_wide else nullcontext()
+        return jax.enable_x64(True) if self.is_wide else nullcontext()
 
     @cached_property
-    def _is_wide(self) -> bool:
+    def is_wide(self) -> bool:
+        """Whether arguments or results have 64-bit types."""
         return any(str(struct.dtype) in _WIDE for struct in (*self.ins, *self.outs))
 
     def run(self, *args: Any) -> list[Any]:

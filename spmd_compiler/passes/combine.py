@@ -26,7 +26,7 @@ SMALL_BLOCKS = {  # the same where XLA copies blocks anyway, or what comes is sm
     "all_to_all": 256 * 1024,
     "reduce_scatter": 1024 * 1024,
 }
-GATHERED = 4 * 1024 * 1024  # bytes of what comes, up to which that holds
+GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
 BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
 PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile

@@ -10,6 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler import compat_executables
+from spmd_compiler.placement import Placer
 
 MESH = spmd.create_mesh([("a", 4), ("b", 2)])
 X = np.arange(64, dtype=np.float32).reshape(8, 8)
@@ -86,3 +87,23 @@ def test_sub_axes_and_keys():
     got = spmd.spmd_jit(f, mesh=MESH, in_layouts=(P(), P(("a", "b"))))(key, x)
     for a, b in zip(got, f(key, x), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_known_arguments_run_without_python_of_ours(monkeypatch):
+    """Others, after those, are looked at, moved and checked as before."""
+    looked = []
+    place = Placer.place
+    monkeypatch.setattr(Placer, "place", lambda self, *args: looked.append(1) or place(self, *args))
+    compiled = spmd.spmd_jit(lambda x: 2 * x, mesh=MESH, in_layouts=P("a")).lower(X).compile()
+    there, elsewhere = (
+        jax.device_put(X, jax.NamedSharding(MESH.to_jax(), s)) for s in (P("a"), P(None, "b"))
+    )
+    for x, looks in ((there, 1), (there, 1), (2 * there, 1), (X, 2), (there, 2), (X, 2)):
+        np.testing.assert_array_equal(compiled(x), 2 * np.asarray(x))
+        assert len(looked) == looks
+    with pytest.warns(UserWarning, match="relaid"):
+        np.testing.assert_array_equal(compiled(elsewhere), 2 * X)
+    with pytest.raises(spmd.ArgumentError, match="shape"):
+        compiled(X[:4])
+    with pytest.raises(spmd.ArgumentError, match="takes 1 argument"):
+        compiled(there, there)
