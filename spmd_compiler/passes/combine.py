@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..ir.graph import Block, Op, Value
+from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, is_pure, sends
 from ..ir.types import TensorType
@@ -56,7 +57,7 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
             combine_collectives(region, mesh, bucket)
     while _combine(block, mesh, _small, _pack, SMALL, bucket):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(block, mesh, lambda op: _reduces(op, bucket), _join, None, bucket)
+    _combine(block, mesh, lambda op: reduction_key(op, bucket), _join, None, bucket)
 
 
 def _combine(block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int) -> bool:
@@ -191,8 +192,8 @@ def _small(op: Op) -> Any:
     return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
 
 
-def _reduces(op: Op, bucket: int) -> Any:
-    """The key of all-reduces that fit in a bucket."""
+def reduction_key(op: Op, bucket: int) -> tuple[Axes, str, str] | None:
+    """The key of all-reduces that fit in a bucket: their axes, what they reduce by, and the element type."""
     if op.name != "all_reduce" or not _sends_at_most(op, bucket):
         return None
     return op.attrs["axes"], op.attrs["kind"], op.operands[0].type.dtype

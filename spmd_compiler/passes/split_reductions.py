@@ -14,7 +14,7 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.optable import sends
-from .combine import combine_collectives
+from .combine import combine_collectives, reduction_key
 from .cost import prices, ring_bytes
 
 
@@ -26,7 +26,7 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
             split_reductions(region, mesh, bucket)
     fewest: int | None = None
     for op in list(block.ops):
-        for halves in _halves(op, block, mesh):
+        for halves in _halves(op, block, mesh, bucket):
             if fewest is None:
                 fewest = _messages(block, mesh, bucket)
             split = Block(block.args, _split(block.ops, op, *halves), block.returns)
@@ -36,27 +36,19 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
                 break
 
 
-def _halves(op: Op, block: Block, mesh: Mesh) -> Iterator[tuple[Axes, Axes]]:
+def _halves(op: Op, block: Block, mesh: Mesh, bucket: int) -> Iterator[tuple[Axes, Axes]]:
     """The axes over which other all-reduces of a block are, in pairs that make up those of `op`; none if that is more to send
     twice than what a message weighs."""
-    if not _reduces(op) or len(op.attrs["axes"]) < 2:
+    key = reduction_key(op, bucket)
+    if key is None or len(key[0]) < 2:
         return
-    axes = op.attrs["axes"]
+    axes, *shared = key
     if ring_bytes(op.name, mesh.axes_size(axes), op.operands[0].type.nbytes) > prices(mesh).message:
         return
-    others = [x for x in block.ops if x is not op and _reduces(x) and _key(x) == _key(op)]
-    for first, second in itertools.permutations(dict.fromkeys(x.attrs["axes"] for x in others), 2):
+    others = [other for x in block.ops if (other := reduction_key(x, bucket)) and [*other[1:]] == shared]
+    for first, second in itertools.permutations(dict.fromkeys(x[0] for x in others), 2):
         if sorted((*first, *second)) == sorted(axes):
             yield first, second
-
-
-def _reduces(op: Op) -> bool:
-    return op.name == "all_reduce" and sends(op) and len(op.operands) == 1
-
-
-def _key(op: Op) -> tuple[str, str]:
-    """What two all-reduces over the same axes must share to go together."""
-    return op.attrs["kind"], op.operands[0].type.dtype
 
 
 def _split(ops: list[Op], op: Op, first: Axes, second: Axes) -> list[Op]:
