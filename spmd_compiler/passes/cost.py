@@ -44,13 +44,15 @@ class Prices:
     takes as long as touching some 50 MB: below that, elementwise work is rather repeated than spread at equal bytes. flop:
     an operation, between what those on 16 and on 32 bits take. stored: bytes of the largest value that enters or leaves the
     program. What an op touches beyond three of these is made by broadcasting, as the pairs of n bodies are: its arithmetic
-    counts, like that of the matrix product that would make it. hardware: prices by mesh axis and element type, instead."""
+    counts, like that of the matrix product that would make it. hardware: prices by mesh axis and element type, instead.
+    room: bytes of a device's block of a value, above which it is dear: less where a program has to need less memory."""
 
     message: float = 512.0
     touch: float = 1e-5
     flop: float = 3e-3
     hardware: Hardware | None = None
     stored: float = math.inf
+    room: float = math.inf
 
     @classmethod
     def of(cls, hardware: Hardware) -> Prices:
@@ -68,6 +70,15 @@ class Prices:
         expanded = max(0.0, work.touched - 3 * self.stored) * EXPANDED
         return self.touch * work.touched + flop * (work.flops + expanded)
 
+    @property
+    def bytes_first(self) -> bool:
+        """Whether no program may send more than another one, however much better it is otherwise."""
+        return self.hardware is None and self.room == math.inf
+
+    def hold(self, block: float, there: float = 0.0) -> float:
+        """A block of some bytes, made of one that has as many as are `there`."""
+        return CRAMPED * (1 + self.message / self.room) * max(0.0, block - max(there, self.room))
+
     def send(self, axes: Iterable[str], sent: float, messages: float = 1) -> float:
         """Some messages over mesh axes, with the bytes that a device sends in all of them."""
         hw = self.hardware
@@ -78,6 +89,7 @@ class Prices:
 
 
 EXPANDED = 1 / 36  # operations a byte: an f32 made of two touches 12, and most arithmetic hides behind memory
+CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
 JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
@@ -90,7 +102,7 @@ def prices(mesh: Mesh) -> Prices:
     return mesh.cache.get("prices", USUAL)
 
 
-def priced(module: Module, hardware: Hardware | None) -> Module:
+def priced(module: Module, hardware: Hardware | None, room: float = math.inf) -> Module:
     """The module on a mesh of its own with prices. A program whose largest value has less bytes than some messages weigh is
     all latency, whichever way it runs: there bytes should decide, so messages weigh in proportion to that value."""
     body, mesh = module.main.body, Mesh(module.mesh.axes)
@@ -98,7 +110,7 @@ def priced(module: Module, hardware: Hardware | None) -> Module:
     largest = max((v.type.nbytes for v in (*made, *body.args)), default=0)
     stored = max((v.type.nbytes for v in (*body.args, *body.returns)), default=0)
     small = replace(USUAL, message=min(USUAL.message, largest / SMALL), stored=stored)
-    mesh.cache["prices"] = small if hardware is None else Prices.of(hardware)
+    mesh.cache["prices"] = replace(small if hardware is None else Prices.of(hardware), room=room)
     return Module(mesh, module.functions, module.name, module.attrs)
 
 
@@ -128,6 +140,8 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     block = local_type(type, step.target, mesh)
     local, target, price = local_type(type, step.source, mesh).nbytes, block.nbytes, prices(mesh)
     touched = price.touch * (local + target)
+    if target > price.room:
+        touched += price.hold(target, local)
     if step.kind in ("slice", "to_partial"):
         return touched
     n = mesh.axes_size(step.axes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.optable import COLLECTIVES, ELEMENTWISE
@@ -25,6 +25,10 @@ FREE = {
 }
 # how many of an op's operands are made its results in place; None is all
 _IN_PLACE = {"dynamic_update_slice": 1, "optimization_barrier": None, "while": None}
+# what XLA computes where it is read, instead of keeping it: for each reader; for one; and the readers for which it does
+_AGAIN = frozenset({"broadcast_in_dim", "constant", "convert", "iota", "reshape"})
+_FUSED = _AGAIN.union(ELEMENTWISE, ("dynamic_slice", "pad", "slice"))
+_FUSING = _FUSED | {"concatenate", "dynamic_update_slice", "reduce", "transpose"}
 
 
 def walk(block: Block, trips: int = 1) -> Iterator[tuple[Op, int]]:
@@ -108,14 +112,18 @@ def last_reads(block: Block) -> dict[Value, int]:
 def peak_bytes(block: Block, donated: set[Value]) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
     their last use. What a loop carries, an update of a slice, or a barrier, is made in place if nothing reads its operand
-    later. XLA, which fuses ops, needs less."""
+    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates."""
     return max((sum(v.type.nbytes for v in block.args), *live_bytes(block, donated)))
 
 
 def live_bytes(block: Block, donated: set[Value]) -> list[int]:
     """The bytes that are live while each op runs; see `peak_bytes`."""
-    last = last_reads(block)
-    last.update({v: len(block.ops) for v in block.args if v not in donated})
+    stored = _stored(block)
+    last = {
+        s: i for i, op in enumerate(block.ops) if not _is_fused(op, stored) for s in _held(reads(op), stored)
+    }
+    kept = {*_held(block.returns, stored), *(v for v in block.args if v not in donated)}
+    last |= dict.fromkeys(kept, len(block.ops))
     ends: dict[int, list[Value]] = {}
     for v, i in last.items():
         ends.setdefault(i, []).append(v)
@@ -124,18 +132,55 @@ def live_bytes(block: Block, donated: set[Value]) -> list[int]:
     during: list[int] = []
     for i, op in enumerate(block.ops):
         inside = inner_bytes(op)
-        passed_on = op.operands[: _IN_PLACE.get(op.name, 0)]
-        reused = sum(v.type.nbytes for v in set(passed_on) if v in known and last[v] == i)
-        live += sum(v.type.nbytes for v in op.results)
-        known.update(op.results)
+        made = [v for v in op.results if v not in stored]
+        dying = [v for v in ends.get(i, ()) if v in known]
+        pairs = zip(op.operands[: _IN_PLACE.get(op.name, 0)], op.results, strict=False)
+        passed_on = {v for v, result in pairs if result not in stored}
+        reused = sum(v.type.nbytes for v in dying if v in passed_on)
+        live += sum(v.type.nbytes for v in made)
+        known.update(made)
         during.append(live - reused + inside)
-        live -= sum(v.type.nbytes for v in ends.get(i, ()) if v in known)
-        live -= sum(v.type.nbytes for v in op.results if v not in last)
+        live -= sum(v.type.nbytes for v in (*dying, *(v for v in made if v not in last)))
     return during
 
 
+def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
+    """What lies in memory in place of values that don't themselves: what they are computed from where they are read, or what a
+    loop was given that it passes on as it is."""
+    readers: dict[Value, list[Op]] = {v: [] for op in block.ops for v in op.results}
+    for op in block.ops:
+        for v in reads(op):
+            if v in readers:
+                readers[v].append(op)
+    left = set(block.returns)
+    stored: dict[Value, tuple[Value, ...]] = {}
+    for op in block.ops:
+        if op.name == "while":
+            body = op.regions[1]
+            for k, v in enumerate(op.results):
+                if body.returns[k] is body.args[k]:
+                    stored[v] = _held(op.operands[k : k + 1], stored)
+        elif op.name in _FUSED and op.results[0] not in left:
+            users = readers[op.results[0]]
+            if (len(users) == 1 or op.name in _AGAIN) and all(x.name in _FUSING for x in users):
+                stored[op.results[0]] = _held(op.operands, stored)
+    return stored
+
+
+def _held(values: Iterable[Value], stored: dict[Value, tuple[Value, ...]]) -> tuple[Value, ...]:
+    return tuple(dict.fromkeys(s for v in values for s in stored.get(v, (v,))))
+
+
+def _is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
+    return op.name in _FUSED and op.results[0] in stored
+
+
 def inner_bytes(op: Op) -> int:
-    """The most bytes that are live inside an op, beyond what it reads and makes."""
+    """The most bytes that are live inside an op, beyond what it reads and makes. A gather of blocks that lie in pieces makes
+    them side by side first, a scatter copies them so."""
+    if op.name in ("all_gather", "reduce_scatter"):
+        larger = max(op.operands[0].type, op.results[0].type, key=lambda t: t.nbytes)
+        return larger.nbytes if math.prod(larger.shape[: op.attrs["dim"]]) > 1 else 0
     return max(
         (peak_bytes(r, set(r.args)) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0
     )

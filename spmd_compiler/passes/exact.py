@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ..errors import UnsupportedError
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
@@ -71,7 +70,7 @@ class Outcome(NamedTuple):
 
 def solve(engine: Engine, block: Block, seconds: float, memory: float | None = None) -> Outcome:
     """Assigns the layouts of a block and all blocks in it. `seconds`: time for the search. `memory`: bytes that the values
-    which are live at once may take on a device. Raises UnsupportedError if nothing keeps to that."""
+    which are live at once may take on a device; where nothing is found that keeps to that, the assignment stays."""
     return _Exact(engine, block, memory).solve(seconds)
 
 
@@ -101,10 +100,6 @@ class _Exact:
         self.spreads()
         limits = [] if self.memory is None else list(self.limits(self.memory))
         found = minimise(self.network, max(1.0, SOLVER * seconds - (time.perf_counter() - start)), limits)
-        if found is None and self.memory is not None:
-            raise UnsupportedError(
-                f"no assignment of layouts was found that keeps to {self.memory:,.0f} bytes per device"
-            )
         if found is None:
             return Outcome(1.0, self.complete, self.fold)
         before, state = engine.total(), engine.state()

@@ -41,10 +41,12 @@ def fit_memory(block: Block, mesh: Mesh, limit: float) -> bool:
     (`estimate.peak_bytes`). False if more are even so."""
     for _ in range(ROUNDS):
         during = live_bytes(block, set())
-        most = max(during, default=0)
-        if most <= limit:
+        over = [i for i, bytes in enumerate(during) if bytes > limit]
+        if not over:
             return True
-        if not _relieve(block, mesh, during.index(most), most - limit):
+        if not any(
+            _relieve(block, mesh, i, during[i] - limit) for i in sorted(over, key=lambda i: -during[i])
+        ):
             break
     return False
 

@@ -1,7 +1,7 @@
 """What is tried after the dynamic programming: moves that no decision of one axis at a time finds.
 
 They make the program cheaper, and never send more: few bytes come before few messages and little arithmetic, unless there is
-a hardware model, whose time counts alone.
+a hardware model, whose time counts alone, or little memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def local_search(engine: Engine, block: Block) -> bool:
     """Moves ops so that the program gets cheaper, and lets the others follow. Whether any moved."""
-    traffic, found = None if prices(engine.mesh).hardware else Traffic(engine.mesh), False
+    traffic, found = Traffic(engine.mesh) if prices(engine.mesh).bytes_first else None, False
     for moves in (joint_moves, partial(region_moves, traffic=traffic)):
         before = engine.state()
         gain = moves(engine)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..errors import ArgumentError, UnsupportedError
@@ -24,8 +25,21 @@ from .transposed_products import TransposedProducts
 from .units import Units
 from .verify import verify_layouts
 
+Assign = Callable[[float, bool], dict[str, Module]]  # with blocks of this size, by the exact search or not
+
 # What a user sees: the program as it came, and the results of passes, by their names.
 STAGES = ("import", "propagate", "expand", "optimize")
+PREPARE: tuple[Pass, ...] = (
+    Simplify(),
+    OpenRegions(),
+    SplitBarriers(),
+    SortedTakes(),
+    MergeMoves(),
+    TransposedProducts(),
+)
+ROOMS = (
+    6  # sizes of blocks that are tried where a program doesn't fit into memory, each half of the one before
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +49,8 @@ class Options:
     search: "default", or "ilp": an exact search by HiGHS after that, which takes `time_limit` seconds at most; `explain()`
     tells how far from the optimum it may have stayed. memory_limit: bytes that live values may take on a device by estimate,
     at the cost of more communication: what is gathered is gathered again rather than kept, and slice by slice in loops, and
-    the exact search keeps to it too; None is what the devices have, or `hardware`, if that is known. collective_matmul:
+    where that is not enough layouts are chosen in which devices hold smaller blocks; None is what the devices have, or
+    `hardware`, if that is known. collective_matmul:
     matrix products that wait for an all-gather or feed a reduce-scatter as rings of permutes: True wherever it is possible,
     False nowhere, None where it saves time on `hardware`. Raises ArgumentError for other searches."""
 
@@ -73,40 +88,61 @@ def compile_module(
         memory = limit
     elif hardware is not None and memory is None:
         memory = hardware.memory
-    passes: list[Pass] = [
-        Simplify(),
-        OpenRegions(),
-        SplitBarriers(),
-        SortedTakes(),
-        MergeMoves(),
-        TransposedProducts(),
-        Propagate(
-            options.sweeps, options.time_limit if options.search == "ilp" else None, options.memory_limit
-        ),
-        Expand(units or {}),
-        Optimize(hardware, options.collective_matmul, tpu, memory),
-    ]
 
     def checks(done: Pass) -> Sequence[Check]:
         if not options.verify:
             return ()
         return (verify, verify_layouts) if isinstance(done, Propagate) else (verify,)
 
-    if given != STAGES[0]:
-        passes = passes[[p.name for p in passes].index(given) + 1 :]
+    def run(module: Module, passes: Sequence[Pass]) -> dict[str, Module]:
+        return {done.name: result for done, result in run_passes(module, passes, checks, callback)}
+
+    def assign(room: float, exact: bool) -> dict[str, Module]:
+        seconds = options.time_limit if exact else None
+        first = Propagate(options.sweeps, seconds, limit)
+        return run(priced(prepared, hardware, room), (first, *emit))
+
+    emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, tpu, memory))
     stages = {given: module}
-    for done, result in run_passes(priced(module, hardware), passes, checks, callback):
-        if done.name in STAGES:
-            stages[done.name] = result
-    if limit is not None and options.search != "ilp":
-        _check_memory(stages[STAGES[-1]], limit)
-    return stages
-
-
-def _check_memory(module: Module, limit: float) -> None:
-    needed = peak_bytes(module.main.body, set())
-    if needed > limit:
+    if given != STAGES[0]:
+        names = [p.name for p in emit]
+        stages |= run(priced(module, hardware), emit[names.index(given) + 1 if given in names else 0 :])
+        least = _takes(stages)
+    else:
+        prepared = list(run(priced(module, hardware), PREPARE).values())[-1]
+        found, least = _fitting(assign, math.inf if memory is None else memory, options.search == "ilp")
+        stages |= found
+    if limit is not None and least > limit:
         raise UnsupportedError(
-            f"{module.name} takes {needed:,} bytes on each device by estimate, more than the memory_limit of {limit:,.0f}; "
+            f"{module.name} takes {least:,} bytes on each device by estimate, more than the memory_limit of {limit:,.0f}; "
             "shard more of its arguments, or compute again what is kept for gradients (jax.checkpoint)"
         )
+    return {name: stages[name] for name in STAGES if name in stages}
+
+
+def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Module], int]:
+    """The first program that fits into the memory, from values in blocks of any size on to smaller and smaller ones; if none
+    does, the first of all. And what that takes which takes least. exact: if what the exact search finds with blocks of the
+    size that served fits too, it is that."""
+    found, room = assign(math.inf, exact and memory == math.inf), math.inf
+    least = _takes(found)
+    if least > memory:
+        largest = max((v.type.nbytes for op in found["optimize"].walk() for v in op.results), default=0)
+        for smaller in (largest / 2**k for k in range(1, ROOMS + 1)):
+            other = assign(smaller, False)
+            least = min(least, _takes(other))
+            if least <= memory:
+                found, room = other, smaller
+                break
+    if exact and memory < math.inf:
+        other = assign(room, True)
+        if _takes(other) <= max(memory, least):
+            return other, _takes(other)
+        attrs = found["propagate"].attrs
+        told = (attrs.get("search"), "exact search: what it found does not fit into memory")
+        attrs["search"] = "\n".join(filter(None, told))
+    return found, least
+
+
+def _takes(stages: dict[str, Module]) -> int:
+    return peak_bytes(stages["optimize"].main.body, set())

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
@@ -68,8 +69,13 @@ class Propagate:
     def __call__(self, module: Module) -> Module:
         engine, wanted = self.assigned(module)
         body, attrs = module.main.body, dict(module.attrs)
+        told: list[str] = []
+        if (room := prices(engine.mesh).room) < math.inf:
+            told.append(f"to fit into memory: values in blocks of at most {room:,.0f} bytes, where possible")
         if self.exact is not None:
-            attrs["search"] = str(solve(engine, body, self.exact, self.memory))
+            told.append(str(solve(engine, body, self.exact, self.memory)))
+        if told:
+            attrs["search"] = "\n".join(told)
         engine.settle_args(body)
         done = module.with_body(legalise(engine, body, wanted))
         done.attrs = attrs
@@ -197,7 +203,7 @@ class Propagate:
     def compare(self, engine: Engine, module: Module, other: Engine, name: str) -> None:
         """Goes on with what is found from another start, if that is cheaper, and sends no more."""
         self.improve(other, module.main.body, None)
-        before, cost, by_bytes = engine.state(), engine.total(), prices(engine.mesh).hardware is None
+        before, cost, by_bytes = engine.state(), engine.total(), prices(engine.mesh).bytes_first
         engine.restore(other.state())
         engine.memory.moved(name)
         improve(engine, module.main.body, (PRESENT,))

@@ -51,7 +51,7 @@ def explain(stages: dict[str, Module]) -> str:
     if notes := stages["import"].attrs.get("notes"):
         lines += [f"note: {line}" for line in notes.split("\n")]
     if search := stages["propagate"].attrs.get("search"):
-        lines.append(f"note: {search}")
+        lines += [f"note: {line}" for line in search.split("\n")]
     lines += _uneven(stages["import"])
     return "\n".join([*lines, *_unpartitioned(stages["propagate"])]) or "no collectives, no fallbacks"
 

@@ -142,7 +142,7 @@ def test_keeps_to_memory():
         return max(ir.layout.local_type(v.type, v.layout, AB).nbytes for v in values)
 
     assert largest(lower(30e3)) < 30e3 < largest(lower(None))
-    with pytest.raises(spmd.UnsupportedError, match="keeps to 5,000 bytes"):
+    with pytest.raises(spmd.UnsupportedError, match="more than the memory_limit of 5,000"):
         _ = lower(5e3).stages
 
 

@@ -1,5 +1,6 @@
 """Programs that need more memory than there is."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -130,3 +131,46 @@ def test_inside_of_branches_and_loops(name):
     assert peak_bytes(module.main.body, set()) <= low.memory().peak
     (got,) = on_devices({**low.stages, "optimize": module}, (w, x))
     np.testing.assert_allclose(got, function(w, x), rtol=1e-4, atol=1e-5)
+
+
+def recurrent(w, x, h):
+    """Its weights, gathered once, are less than what the devices tell each other in every step without."""
+    return jax.lax.scan(lambda h, x: (jnp.tanh(x + h @ w), None), h, x)[0]
+
+
+def recurrent_lowered(**options):
+    mesh = spmd.create_mesh([("model", 8)])
+    args = [np.random.default_rng(0).normal(0, 0.1, s).astype(np.float32) for s in RECURRENT]
+    layouts = (P(None, "model"), P(None, None, "model"), P(None, "model"))
+    step = spmd.spmd_jit(recurrent, mesh=mesh, in_layouts=layouts, options=spmd.Options(**options))
+    return step.lower(*args), args
+
+
+RECURRENT = ((256, 256), (16, 32, 256), (32, 256))
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 virtual devices")
+@pytest.mark.parametrize("search", ["default", "ilp"])
+def test_other_layouts_where_gathering_later_is_not_enough(search):
+    free, args = recurrent_lowered()
+    whole = free.memory().peak
+    assert whole > RECURRENT[0][0] * RECURRENT[0][1] * 4 and "to fit into memory" not in free.explain()
+    low, _ = recurrent_lowered(memory_limit=0.6 * whole, search=search)
+    assert low.memory().peak <= 0.6 * whole and low.comm_bytes() > free.comm_bytes()
+    assert "note: to fit into memory: values in blocks of at most" in low.explain()
+    assert ("note: exact search" in low.explain()) == (search == "ilp")
+    np.testing.assert_allclose(low.compile()(*args), jax.jit(recurrent)(*args), rtol=1e-4, atol=1e-5)
+    model = replace(PRESETS["h100-nvlink"], memory=0.8 * whole)
+    assert recurrent_lowered(hardware=model, search=search)[0].memory().peak <= 0.8 * whole
+
+
+def test_the_least_that_was_found():
+    """Where nothing fits, the error says how much it would take; devices that have less run what sends least."""
+    free, _ = recurrent_lowered()
+    with pytest.raises(spmd.UnsupportedError, match=r"takes ([\d,]+) bytes on each device") as error:
+        _ = recurrent_lowered(memory_limit=1e3)[0].stages
+    least = int(re.search(r"takes ([\d,]+)", str(error.value))[1].replace(",", ""))
+    assert least < 0.6 * free.memory().peak
+    assert recurrent_lowered(memory_limit=least)[0].memory().peak <= least
+    model = replace(PRESETS["h100-nvlink"], memory=1e3)
+    assert "to fit into memory" not in recurrent_lowered(hardware=model)[0].explain()

@@ -7,6 +7,7 @@ placement of the axis on every operand and result. The engine picks one strategy
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -164,6 +165,9 @@ class Rule:
         price = prices(mesh)
         cost = price.work(self.work) / shards
         cost += DEFER * sum(any(isinstance(p, str) for p in s.operands) for s in picks)
+        if price.room < math.inf:
+            made = zip(outs, results, strict=True)
+            cost += sum(price.hold(local_type(t, layout, mesh).nbytes) for t, layout in made)
         for s, axes in factors.values():
             if s.exchange:
                 local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
