@@ -128,7 +128,7 @@ def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Modu
     least = _takes(found)
     if least > memory:
         largest = max((v.type.nbytes for op in found["optimize"].walk() for v in op.results), default=0)
-        for smaller in (largest / 2**k for k in range(1, ROOMS + 1)):
+        for smaller in (largest / 2**k for k in range(1, ROOMS + 1) if largest):
             other = assign(smaller, False)
             least = min(least, _takes(other))
             if least <= memory:

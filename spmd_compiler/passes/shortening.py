@@ -74,7 +74,8 @@ def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> 
             continue
         choice = found.choices[other]
         if op.name not in CONTROL_FLOW:
-            engine.change(op, choice)
+            if engine.choices[op] != choice:
+                engine.change(op, choice)
             continue
         for i, layout in enumerate(choice.results):
             engine.change((op, i), layout)
