@@ -20,6 +20,7 @@ from .memo import Memory, Table
 from .relayout import nesting, refine
 from .rules.base import Choice, In, Out
 from .rules.table import RuleBook
+from .traffic import Traffic
 from .whole_axes import with_whole_axes
 
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
@@ -49,6 +50,9 @@ class Engine(Assignment):
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
+        self.opened: frozenset[str] = (
+            frozenset()
+        )  # axes that ops may be on of which no value near them has any
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
@@ -165,6 +169,19 @@ class Engine(Assignment):
         for v, layout in self.layouts.items():
             cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
         return cost
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        return Traffic(self.mesh)
+
+    @property
+    def limit(self) -> Traffic | None:
+        """What tells whether an assignment sends more than another one, where none may that is cheaper."""
+        return self.traffic if prices(self.mesh).bytes_first else None
+
+    def sends_more(self, before: State) -> bool:
+        """Whether the program sends more than in an earlier state, and may not."""
+        return self.limit is not None and self.limit.added(self, before) > 1e-6
 
     @cached_property
     def work(self) -> float:

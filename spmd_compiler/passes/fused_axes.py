@@ -1,12 +1,15 @@
-"""Mesh axes that a program's layouts only ever name together, one behind the other, searched as one axis.
+"""Mesh axes that a program's layouts name together, one behind the other, searched as one axis.
 
 Where the user shards over `{data.fsdp}` throughout, what suits one of the two axes suits both. A search that decides one
 axis after the other has to pass through assignments in which they differ, which cost more than either end. As one axis
 of the product of their sizes they move together; what is found so is another start for the search over the real axes.
+A few small arguments and results that have only one of the axes, such as biases beside the weights, are seen without it.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,6 +23,7 @@ from .rules.base import Choice
 if TYPE_CHECKING:
     from .engine import State
 
+FEW = 0.05  # of the bytes that have some axes together, that may have one of them alone
 PER_DEVICE = {"in_layouts", "out_layouts", "outside", "manual_axes"}  # attributes that name axes of their own
 
 
@@ -32,8 +36,9 @@ class Fusion:
     fine: Mesh
 
     def fuse(self, layout: Layout) -> Layout:
-        """A layout that the user gave, on the fused mesh."""
+        """A layout that the user gave, on the fused mesh: without those axes that it does not have together."""
         names = {axes: name for name, axes in self.bundles.items()}
+        layout = layout.drop(a for axes in names if not _together(axes, layout) for a in axes)
         dims: list[Axes] = []
         for axes in layout.dims:
             for pieces, name in names.items():
@@ -48,9 +53,9 @@ class Fusion:
         demands = state.demands.items()
         try:
             return state._replace(
-                layouts={v: self._layout(x) for v, x in state.layouts.items()},
+                layouts={v: self.real(x) for v, x in state.layouts.items()},
                 choices={op: self._choice(c) for op, c in state.choices.items()},
-                demands={v: {self._layout(x): n for x, n in users.items()} for v, users in demands},
+                demands={v: {self.real(x): n for x, n in users.items()} for v, users in demands},
             )
         except _Straddles:
             return None
@@ -58,14 +63,15 @@ class Fusion:
     def _choice(self, choice: Choice) -> Choice:
         pieces = [self._pieces(axis) for axis in choice.order]
         return Choice(
-            tuple(self._layout(x) for x in choice.demands),
-            tuple(self._layout(x) for x in choice.results),
+            tuple(self.real(x) for x in choice.demands),
+            tuple(self.real(x) for x in choice.results),
             choice.cost,
             tuple(a for axes in pieces for a in axes),
             tuple(pick for axes, pick in zip(pieces, choice.picks, strict=True) for _ in axes),
         )
 
-    def _layout(self, layout: Layout) -> Layout:
+    def real(self, layout: Layout) -> Layout:
+        """The same layout on the real axes."""
         if not layout.axes:
             return layout
         dims = tuple(tuple(a for axis in axes for a in self._pieces(axis)) for axes in layout.dims)
@@ -97,16 +103,21 @@ class _Straddles(Exception):
     """A piece of a fused axis that is no product of pieces of real axes."""
 
 
-def fusion_of(module: Module) -> Fusion | None:
-    """The axes of the module's mesh that belong together; None if there are none."""
-    given = list(given_layouts(module))
+def fusions_of(module: Module) -> list[Fusion]:
+    """The axes of the module's mesh that belong together: those that no layout names apart, and those that a few do."""
     mesh = module.mesh
     if any(PER_DEVICE.intersection(op.attrs) for op in module.walk()):
-        return None
+        return []
     hardware = prices(mesh).hardware
     if hardware is not None and hardware.axes:
-        return None  # the links of its axes differ
-    bundles = {"_".join(axes): axes for axes in _chains(given, mesh)}
+        return []  # the links of its axes differ
+    given = list(_weighted(module))
+    found = [fusion for few in (0.0, FEW) if (fusion := _fusion(_chains(given, mesh, few), mesh)) is not None]
+    return found[:1] if len(found) > 1 and found[0].bundles == found[1].bundles else found
+
+
+def _fusion(chains: Iterable[Axes], mesh: Mesh) -> Fusion | None:
+    bundles = {"_".join(axes): axes for axes in chains}
     bundles = {name: axes for name, axes in bundles.items() if name not in mesh.shape}
     if not bundles:
         return None
@@ -120,35 +131,45 @@ def fusion_of(module: Module) -> Fusion | None:
 
 def given_layouts(module: Module) -> Iterator[Layout]:
     """What the user's layouts say of arguments, results and constraints, and what of it an array can have."""
+    return (layout for layout, _ in _weighted(module))
+
+
+def _weighted(module: Module) -> Iterator[tuple[Layout, float]]:
+    """The layouts that are given, with the bytes of what they are of; a constraint inside the program has no other one."""
     main, mesh = module.main, module.mesh
-    values = [*main.body.args, *(v for op in module.walk() if op.name == "relayout" for v in op.results)]
-    asked = [(v.type, v.layout) for v in values]
-    asked += [(v.type, x.get("layout")) for v, x in zip(main.body.returns, main.result_attrs, strict=True)]
-    for type, layout in asked:
+    inside = [v for op in module.walk() if op.name == "relayout" for v in op.results]
+    asked = [(v.type, v.layout, float(v.type.nbytes)) for v in main.body.args]
+    asked += [(v.type, v.layout, math.inf) for v in inside]
+    for v, attrs in zip(main.body.returns, main.result_attrs, strict=True):
+        asked.append((v.type, attrs.get("layout"), float(v.type.nbytes)))
+    for type, layout, weight in asked:
         if layout is not None:
             layout = layout.drop([a for a in layout.axes if mesh.axis_size(a) == 1])
-            yield layout
-            yield even_part(layout, type, mesh)
+            yield layout, weight
+            yield even_part(layout, type, mesh), weight
 
 
-def _chains(layouts: Iterable[Layout], mesh: Mesh) -> Iterator[Axes]:
-    """The longest runs of axes of which no layout has one without the others, in this order and on one dim."""
-    # what follows each axis, and what precedes it, wherever it is
-    behind: dict[str, set[str | None]] = {a: set() for a in mesh.shape}
-    before: dict[str, set[str | None]] = {a: set() for a in mesh.shape}
-    for layout in layouts:
+def _together(axes: Axes, layout: Layout) -> bool:
+    """Whether some axes are on one dim, one behind the other."""
+    return any(on[on.index(axes[0]) :][: len(axes)] == axes for on in layout.dims if axes[0] in on)
+
+
+def _chains(layouts: Iterable[tuple[Layout, float]], mesh: Mesh, few: float) -> Iterator[Axes]:
+    """The longest runs of axes of which few layouts, by weight, have one without the others, in this order and on one dim."""
+    pairs = dict[str, str]()
+    after = Counter[tuple[str | None, str | None]]()  # what follows each axis, wherever it is
+    for layout, weight in layouts:
         for axes in layout.dims:
             names = [a.split(":")[0] for a in axes]
-            for a, b in zip([None, *names], [*names, None], strict=True):
-                if a is not None:
-                    behind[a].add(b)
-                if b is not None:
-                    before[b].add(a)
+            after.update(dict.fromkeys(zip([None, *names], [*names, None], strict=True), weight))
         for axis in (*layout.partial_axes, *(a for a in layout.axes if ":" in a)):
-            behind[axis.split(":")[0]].add(None)
-            before[axis.split(":")[0]].add(None)
-    follows = {a: next(iter(bs)) for a, bs in behind.items() if len(bs) == 1}
-    pairs = {a: b for a, b in follows.items() if b is not None and before[b] == {a}}
+            name = axis.split(":")[0]
+            after.update({(name, None): math.inf, (None, name): math.inf})
+    for (a, b), weight in after.items():
+        if a is not None and b is not None:
+            other = sum(w for (x, y), w in after.items() if (x == a) != (y == b))
+            if other < math.inf and other <= few * weight:
+                pairs[a] = b
     for head in [a for a in mesh.shape if a in pairs and a not in pairs.values()]:
         chain = [head]
         while chain[-1] in pairs:

@@ -10,12 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Block
-from .cost import prices
 from .dear import NEGLIGIBLE
 from .dynamic import View, improve
 from .joint_moves import joint_moves
 from .region_moves import region_moves
-from .traffic import Traffic
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -23,8 +21,8 @@ if TYPE_CHECKING:
 
 def local_search(engine: Engine, block: Block) -> bool:
     """Moves ops so that the program gets cheaper, and lets the others follow. Whether any moved."""
-    traffic, found = Traffic(engine.mesh) if prices(engine.mesh).bytes_first else None, False
-    for moves in (joint_moves, partial(region_moves, traffic=traffic)):
+    found = False
+    for moves in (joint_moves, partial(region_moves, traffic=engine.limit)):
         before = engine.state()
         gain = moves(engine)
         if not gain:
@@ -34,7 +32,7 @@ def local_search(engine: Engine, block: Block) -> bool:
             continue
         engine.memory.moved((moves is joint_moves, before.number))
         improve(engine, block, (View.PRESENT,))
-        if traffic and traffic.added(engine, before) > 1e-6:
+        if engine.sends_more(before):
             engine.restore(before)
             continue
         found = True

@@ -110,7 +110,8 @@ def compile_module(
         least = _takes(stages)
     else:
         prepared = list(run(priced(module, hardware), PREPARE).values())[-1]
-        found, least = _fitting(assign, math.inf if memory is None else memory, options.search == "ilp")
+        exact = options.search == "ilp"
+        found, least = (assign(math.inf, exact), 0) if memory is None else _fitting(assign, memory, exact)
         stages |= found
     if limit is not None and least > limit:
         raise UnsupportedError(
@@ -124,7 +125,7 @@ def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Modu
     """The first program that fits into the memory, from values in blocks of any size on to smaller and smaller ones; if none
     does, the first of all. And what that takes which takes least. exact: if what the exact search finds with blocks of the
     size that served fits too, it is that."""
-    found, room = assign(math.inf, exact and memory == math.inf), math.inf
+    found, room = assign(math.inf, False), math.inf
     least = _takes(found)
     if least > memory:
         largest = max((v.type.nbytes for op in found["optimize"].walk() for v in op.results), default=0)
@@ -134,7 +135,7 @@ def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Modu
             if least <= memory:
                 found, room = other, smaller
                 break
-    if exact and memory < math.inf:
+    if exact:
         other = assign(room, True)
         if _takes(other) <= max(memory, least):
             return other, _takes(other)

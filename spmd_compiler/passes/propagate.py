@@ -13,17 +13,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
-from .cost import prices
+from .cost import USUAL, prices
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
-from .fused_axes import Fusion, fusion_of
+from .fused_axes import Fusion, fusions_of
+from .fusion_moves import take_from
 from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
@@ -32,6 +33,7 @@ from .shortening import adopt, shortened
 from .traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
+LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
 
@@ -128,11 +130,12 @@ class Propagate:
             return
         body, short = module.main.body, shortened(engine, module)
         if not short:
-            self.explore(engine, module)
-            local_search(engine, body)
+            self.deepen(engine, body, self.explore(engine, module))
+            self.open(engine, module)
             return
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
         self.explore(found, short.module)
+        self.open(found, short.module)
         adopt(engine, found, short.stand_ins)
         if len(engine.choices) <= REPEATED:
             local_search(engine, body)
@@ -145,24 +148,54 @@ class Propagate:
     def is_best(self, engine: Engine, total: float) -> bool:
         """True if all devices share the work, and nothing is sent. total: what the assignment costs."""
         even = total <= (1 + EVEN) * engine.work / engine.mesh.size
-        return even and not Traffic(engine.mesh).sent(engine)
+        return even and not engine.traffic.sent(engine)
 
-    def explore(self, engine: Engine, module: Module) -> None:
-        """The best that the dynamic programming finds, from several starts."""
-        self.improve(engine, module.main.body, self.fused(engine, module))
+    def explore(self, engine: Engine, module: Module) -> State | None:
+        """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
+        pure = self.improve(engine, module.main.body, self.fused(engine, module))
         self.spread(engine, module)
         if any(op.name == "while" for op in engine.choices):
             improve(engine, module.main.body, (STEADY,))
+        return pure
 
-    def fused(self, engine: Engine, module: Module) -> State | None:
-        """The assignment that is found with axes that belong together as one, if there are such axes."""
-        fusion = None if engine.fusion else fusion_of(module)
-        if fusion is None:
-            return None
-        return fusion.split(self.assigned(module, fusion, engine.book)[0].state())
+    def deepen(self, engine: Engine, body: Block, other: State | None) -> None:
+        """Local search, from another assignment too if there is one: what is found alone may have more structure."""
+        local_search(engine, body)
+        if other is not None:
+            before = engine.state()
+            engine.restore(other)
+            engine.memory.moved(("alone", other.number))
+            local_search(engine, body)
+            self.keep_better(engine, body, before)
 
-    def improve(self, engine: Engine, body: Block, other: State | None) -> None:
-        """The best that some plans of improvement find, each from the forward assignment, and one from `other`."""
+    def fused(self, engine: Engine, module: Module) -> list[State]:
+        """The assignments that are found with axes that belong together as one."""
+        states: list[State] = []
+        for fusion in () if engine.fusion else fusions_of(module):
+            found, wanted = self.assigned(module, fusion, engine.book)
+            state = fusion.split(found.state())
+            if state is not None:
+                self.as_given(engine, module, state, [x and fusion.real(x) for x in wanted])
+                states.append(state)
+        return states
+
+    def as_given(self, engine: Engine, module: Module, state: State, seen: list[Layout | None]) -> None:
+        """Arguments lie, and results are wanted, as the user gave it, where the fused axes can't say that."""
+        main = module.main
+        fixed = [v for v in main.body.args if v not in engine.free_args]
+        state.layouts.update({v: engine.layouts[v] for v in fixed})
+        for value, attrs, saw in zip(main.body.returns, main.result_attrs, seen, strict=True):
+            given = engine.stored(value, engine.given(attrs.get("layout")))
+            if saw is not None and given is not None and given is not saw:
+                users = state.demands[value]
+                users[saw] -= 1
+                if not users[saw]:
+                    del users[saw]
+                users[given] = users.get(given, 0) + 1
+
+    def improve(self, engine: Engine, body: Block, others: Sequence[State] = ()) -> State | None:
+        """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a
+        mixture, returns what is best alone."""
         start, found = engine.state(), list[tuple[float, State]]()
         plans = PLANS[: max(1, ROOM // max(1, len(engine.choices)))]
         for plan in plans:
@@ -177,16 +210,35 @@ class Propagate:
                 gain = improve(engine, body, (PRESENT,))
             total = engine.total()
             if self.is_best(engine, total):
-                return
-            if len(plans) > 1 or other:
+                return None
+            if len(plans) > 1 or others:
                 found.append((round(total, 3), engine.state()))
-        if other:
+        for k, other in enumerate(others):
             engine.restore(other)
-            engine.memory.moved("fused axes")
-            improve(engine, body, (PRESENT,))
+            engine.memory.moved(("fused axes", k))
+            self.polish(engine, body)
             found.append((round(engine.total(), 3), engine.state()))
-        if found:
-            engine.restore(min(found, key=lambda x: x[0])[1])
+        if not found:
+            return None
+        pure, *rest = [state for _, state in sorted(found, key=lambda x: x[0])]
+        engine.restore(pure)
+        return pure if self.mix(engine, body, rest) else None
+
+    def mix(self, engine: Engine, body: Block, others: list[State]) -> bool:
+        """Takes over what is better in other assignments; whether anything is."""
+        before = engine.memory.state
+        if not sum([take_from(engine, other, engine.limit) for other in others]):
+            return False
+        engine.memory.moved(("mixed", before, *(other.number for other in others)))
+        self.polish(engine, body)
+        return True
+
+    def polish(self, engine: Engine, body: Block) -> None:
+        """Everything is decided once more, unless the program then sends more and may not."""
+        before = engine.state()
+        improve(engine, body, (PRESENT,))
+        if engine.sends_more(before):
+            engine.restore(before)
 
     def spread(self, engine: Engine, module: Module) -> None:
         """What is found from arguments on axes that are idle, and from axes that reshapes don't cut into pieces, if that is
@@ -201,11 +253,38 @@ class Propagate:
             )
 
     def compare(self, engine: Engine, module: Module, other: Engine, name: str) -> None:
-        """Goes on with what is found from another start, if that is cheaper, and sends no more."""
-        self.improve(other, module.main.body, None)
-        before, cost, by_bytes = engine.state(), engine.total(), prices(engine.mesh).bytes_first
+        """Goes on with what is found from another start, where that is better."""
+        self.improve(other, module.main.body)
+        before = engine.state()
         engine.restore(other.state())
         engine.memory.moved(name)
+        self.polish(engine, module.main.body)
+        self.keep_better(engine, module.main.body, before)
+
+    def open(self, engine: Engine, module: Module) -> None:
+        """What axes are good for that nothing is on, where less is sent so: results that the user leaves to the compiler lie on no
+        axis without a reason."""
+        used = {a.split(":")[0] for x in {*engine.layouts.values()} for a in x.axes}
+        idle = [a for a in engine.mesh.shape if a not in used and engine.mesh.axis_size(a) > 1]
+        if not idle:
+            return
+        before = engine.state()
+        engine.opened = frozenset(idle)
+        engine.memory.moved(("opened", before.number))
         improve(engine, module.main.body, (PRESENT,))
-        if engine.total() >= cost or (by_bytes and Traffic(engine.mesh).added(engine, before) > 0):
+        engine.opened = frozenset()
+        self.keep_better(engine, module.main.body, before)
+        sent = Traffic(engine.mesh, USUAL.message)
+        if engine.limit and sent.added(engine, before) >= -LESS * sent.sent(engine):
             engine.restore(before)
+        else:
+            local_search(engine, module.main.body)
+
+    def keep_better(self, engine: Engine, body: Block, before: State) -> None:
+        """Goes back to an assignment, with what is better in the present one, unless that is cheaper and sends no more."""
+        now, cost, more = engine.state(), engine.total(), engine.sends_more(before)
+        engine.restore(before)
+        if not more and cost < engine.total():
+            engine.restore(now)
+        else:
+            self.mix(engine, body, [now])

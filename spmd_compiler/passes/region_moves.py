@@ -55,9 +55,9 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
         if not region or key in tried:
             continue
         tried.add(key)
-        paid = _move(engine, _best_part(around, region), traffic)
-        if not paid:
-            paid = _move(engine, _best_part(around, region, True), traffic)
+        paid = next(
+            (paid for part in best_parts(around, region) if (paid := move(engine, part, traffic))), 0.0
+        )
         gain += paid
         left -= 0 if paid > worthwhile else len(region)
         if left < 0:
@@ -65,7 +65,7 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     return gain
 
 
-def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
+def move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
     """Makes the changes that pay, unless the program then sends more; how much cheaper it is."""
     before = {node: now(engine, node) for node in part}
     sent = traffic.sent(engine) if traffic and part else 0.0
@@ -132,10 +132,18 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
     return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
-def _best_part(around: Around, region: Region, present: bool = False) -> Region:
+def best_parts(around: Around, region: Region) -> Iterator[Region]:
     """The part of a region that should move, by the least cost of all parts. A cut can't have all costs of relayouts: those that
-    stay are counted too low where their maker is better moved, or with `present` that is counted too dear."""
-    engine, cut = around.engine, MinCut()
+    stay are counted too low where their maker is better moved, or, for another part, that is counted too dear."""
+    part, exact = _best_part(around, region, False)
+    yield part
+    if not exact:
+        yield _best_part(around, region, True)[0]
+
+
+def _best_part(around: Around, region: Region, present: bool) -> tuple[Region, bool]:
+    """The best part, and whether all costs are counted as they are."""
+    engine, cut, exact = around.engine, MinCut(), True
     variables = {node: cut.variable() for node in region}
     values: dict[Value, None] = {}
     for node, move in region.items():
@@ -145,15 +153,15 @@ def _best_part(around: Around, region: Region, present: bool = False) -> Region:
             own = move.cost - engine.own_cost(node, engine.choices[node])
             cut.one(variables[node], engine.weights.get(node, 1) * own)
     for value in values:
-        _add_relayouts(around, region, variables, cut, value, present)
+        exact &= _add_relayouts(around, region, variables, cut, value, present)
     ones = cut.solve()
-    return {node: move for node, move in region.items() if ones[variables[node]]}
+    return {node: move for node, move in region.items() if ones[variables[node]]}, exact
 
 
 def _add_relayouts(
     around: Around, region: Region, variables: dict[Node, int], cut: MinCut, value: Value, present: bool
-) -> None:
-    """What it costs to have a value where it is wanted, each layout once however many users want it."""
+) -> bool:
+    """What it costs to have a value where it is wanted, each layout once however many users want it. Whether that is exact."""
     engine, weight = around.engine, around.engine.weights.get(value, 1)
     made = [engine.layouts[value]] * 2  # if its maker stays, and if it moves
     node = around.maker.get(value)
@@ -173,7 +181,7 @@ def _add_relayouts(
                     moves.setdefault(b, set()).add(variables[user])
 
     if maker is None and not stays:
-        return
+        return True
 
     def prices(*targets: Layout) -> list[float]:
         return [weight * engine.costs.relayout(value.type, *x) for x in zip(made, targets, strict=True)]
@@ -187,12 +195,15 @@ def _add_relayouts(
         for end in ends:
             stay, move = prices(*end)
             cut.one(maker, move - stay)
+    exact = True
     for layout in stays.keys() - fixed:
         stay, move = prices(layout, layout)
+        exact &= stay <= move
         stay, move = (stay, max(stay, move)) if present else (min(stay, move), move)
         _if_one_stays(cut, maker, stays[layout], stay, move)
     for layout in moves.keys() - fixed:
         _if_one_moves(cut, maker, moves[layout], *prices(layout, layout))
+    return exact
 
 
 def _if_one_stays(cut: MinCut, maker: int | None, users: set[int], stay: float, move: float) -> None:

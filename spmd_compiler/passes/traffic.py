@@ -13,19 +13,18 @@ from .rules.table import RuleBook
 if TYPE_CHECKING:
     from .engine import Engine, State
 
-BYTES = replace(USUAL, message=1.0, touch=0.0, flop=0.0)  # of equal plans, the one with fewer messages
-
 
 class Traffic:
-    """What it has worked out is remembered: one for all assignments of a program."""
+    """What it has worked out is remembered: one for all assignments of a program. message: bytes that each weighs, beside those
+    that it has; one, so that of equal plans it is that with fewer messages."""
 
-    def __init__(self, mesh: Mesh):
+    def __init__(self, mesh: Mesh, message: float = 1.0):
         self.mesh = Mesh(mesh.axes)
-        self.mesh.cache["prices"] = BYTES
+        self.mesh.cache["prices"] = replace(USUAL, message=message, touch=0.0, flop=0.0)
         self.costs, self.book = Costs(self.mesh), RuleBook()
 
     def sent(self, engine: Engine) -> float:
-        """Bytes per device, by the ring model, and one more for each message."""
+        """Bytes per device, by the ring model, and those for messages."""
         self.book.scalars.update(engine.book.scalars)
         weights, total = engine.weights, 0.0
         for op, choice in engine.choices.items():

@@ -137,11 +137,15 @@ def test_keeps_to_memory():
         options = spmd.Options(search="ilp", memory_limit=limit)
         return spmd.spmd_jit(f, mesh=AB, in_layouts=layouts, options=options).lower(*args)
 
-    def largest(lowered):
-        values = [v for op in lowered.stages["propagate"].main.body.ops for v in op.results]
-        return max(ir.layout.local_type(v.type, v.layout, AB).nbytes for v in values)
+    def largest(limit):
+        module = imported(f, args, layouts)
+        engine, _ = Propagate(sweeps=0).assigned(module)
+        exact.solve(engine, module.main.body, 10, limit)
+        values = [v for op in module.main.body.ops for v in op.results]
+        return max(engine.costs.bytes(v.type, engine.layouts[v]) for v in values)
 
-    assert largest(lower(30e3)) < 30e3 < largest(lower(None))
+    assert largest(30e3) < 30e3 < largest(None)
+    assert lower(30e3).memory().peak < 30e3
     with pytest.raises(spmd.UnsupportedError, match="more than the memory_limit of 5,000"):
         _ = lower(5e3).stages
 

@@ -1,13 +1,18 @@
 """Axes that a program's layouts only ever name together are searched as one."""
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import spmd_compiler as spmd
 from spmd_compiler.ir import parse
 from spmd_compiler.ir.layout import Layout
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.passes import propagate
 from spmd_compiler.passes.engine import State
-from spmd_compiler.passes.fused_axes import Fusion, fusion_of
+from spmd_compiler.passes.fused_axes import Fusion, fusions_of
 from tests.variants import lowered
 
 
@@ -29,13 +34,26 @@ def module_of(*layouts):
     ],
 )
 def test_axes_belong_together_if_no_layout_has_one_without_the_other(layouts, bundles):
-    fusion = fusion_of(module_of(*layouts))
-    assert (fusion and fusion.bundles) == bundles
+    assert [fusion.bundles for fusion in fusions_of(module_of(*layouts))] == ([bundles] if bundles else [])
 
 
 def test_an_array_that_only_one_of_them_divides_keeps_them_apart():
     text = "mesh {a=2, b=4}\nfunc @main(%x: f32[2,64] {a.b,-}) -> (f32[2,64] {-,-}) {\n  return %x\n}\n"
-    assert fusion_of(parse(text)) is None
+    assert not fusions_of(parse(text))
+
+
+@pytest.mark.parametrize(
+    ("small", "body", "together"),
+    [
+        ("%y: f32[64] {b}", "", True),
+        ("%y: f32[64,64] {b,-}", "", False),  # too much
+        ("%y: f32[64] {-}", "  %0: f32[64] {b} = relayout(%y)\n", False),  # must be so where it stands
+        ("%y: f32[64] {-}", "  %0: f32[64] {a.b} = relayout(%y)\n", True),
+    ],
+)
+def test_a_few_small_arguments_may_have_one_alone(small, body, together):
+    text = f"mesh {{a=2, b=4}}\nfunc @main(%x: f32[64,64] {{a.b,-}}, {small}) -> (f32[64,64] {{-,a.b}}) {{\n{body}  return %x\n}}\n"
+    assert bool(fusions_of(parse(text))) == together
 
 
 def state(layouts):
@@ -54,6 +72,12 @@ def test_a_fused_axis_is_fused_and_split_in_place():
     assert split.layouts[1] is Layout((("a", "b:(1)2"),), (("b:(2)2", "sum"),))
 
 
+def test_what_has_only_one_of_them_is_seen_without():
+    fusion = Fusion({"a_b": ("a", "b")}, Mesh([("a_b", 8), ("c", 2)]), Mesh([("a", 2), ("b", 4), ("c", 2)]))
+    for dims in ((("b",), ("c",)), (("b", "a"), ("c",)), (("a", "c", "b"), ())):
+        assert fusion.fuse(Layout(dims)) is Layout(dims).drop(("a", "b"))
+
+
 def test_a_piece_that_is_no_product_of_real_axes_is_refused():
     fusion = Fusion({"a_b": ("a", "b")}, Mesh([("a_b", 6)]), Mesh([("a", 3), ("b", 2)]))
     assert fusion.split(state({0: Layout((("a_b:(1)2",),))})) is None
@@ -62,8 +86,36 @@ def test_a_piece_that_is_no_product_of_real_axes_is_refused():
 def test_it_finds_what_a_search_axis_by_axis_does_not(monkeypatch):
     """ZeRO-3 over two axes of three."""
     together = lowered("lm_fsdp_train_unrolled~cube0").comm_bytes()
-    monkeypatch.setattr(propagate, "fusion_of", lambda module: None)
+    monkeypatch.setattr(propagate, "fusions_of", lambda module: [])
     assert together < 0.8 * lowered("lm_fsdp_train_unrolled~cube0").comm_bytes()
+
+
+def test_biases_on_one_of_the_axes_stay_there():
+    """Weights over all axes of three, biases over one: gathered, as if that one were not named alone."""
+    low = lowered("lm_fsdp_train_unrolled~cube0", 5)
+    assert low.comm_bytes() < 13_500_000
+    asked = [attrs.get("layout") for attrs in low.stages["import"].main.result_attrs]
+    assert any(x is not None and len(x.axes) == 1 for x in asked)
+    for value, layout in zip(low.stages["propagate"].main.body.returns, asked, strict=True):
+        assert layout is None or value.layout is layout
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 virtual devices")
+def test_arguments_and_results_lie_as_given():
+    def f(x, w, b):
+        y = jnp.tanh(x @ w + b)
+        return y @ w.T, b * 2 + y.sum(0)
+
+    layouts, outs = (P(("a", "b")), P(None, ("a", "b")), P("b")), (P(("a", "b")), P("b"))
+    args = [
+        np.random.default_rng(0).normal(size=s).astype(np.float32) for s in ((64, 128), (128, 256), (256,))
+    ]
+    step = spmd.spmd_jit(f, mesh=spmd.create_mesh({"a": 2, "b": 4}), in_layouts=layouts, out_layouts=outs)
+    assert fusions_of(step.lower(*args).stages["import"])
+    found = step(*args)
+    assert found[1].sharding.spec == P("b")
+    for got, want in zip(found, f(*args), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_strategies_are_those_of_the_rules_on_the_real_axes():
@@ -76,8 +128,7 @@ func @main(%x: f32[64,64] {a.b,-}, %w: f32[64,64] {-,a.b}) -> (f32[64,64] {a.b,-
 """
     module = parse(text)
     engine, _ = propagate.Propagate().assigned(module)
-    other = propagate.Propagate().fused(engine, module)
-    assert other is not None
+    (other,) = propagate.Propagate().fused(engine, module)
     for op, choice in other.choices.items():
         known = engine.book.rule(op).strategies
         assert all(any(pick is s for s in known) for pick in choice.picks)

@@ -72,7 +72,8 @@ def test_two_axes():
 
 def placed(fun, x, mesh, spec):
     """The collectives where operand and result are laid out so, after a check of the result."""
-    step = spmd.spmd_jit(fun, mesh=spmd.create_mesh(mesh), in_layouts=(spec,), out_layouts=spec)
+    devices = jax.devices()[: np.prod([size for _, size in mesh])]
+    step = spmd.spmd_jit(fun, mesh=spmd.create_mesh(mesh, devices), in_layouts=(spec,), out_layouts=spec)
     np.testing.assert_allclose(step(x), jax.jit(fun)(x), rtol=1e-3, atol=1e-3)
     return step.lower(x).collectives()
 
@@ -83,7 +84,7 @@ def placed(fun, x, mesh, spec):
 def test_the_only_dim_stays_sharded(kind, shape, on, n):
     x = (sample(*shape) + 1j * sample(*shape)[::-1]).astype(np.complex64)
     spec = P(*(None,) * (len(shape) - 1), on)
-    sent = placed(getattr(jnp.fft, kind), x, [("a", 4), ("b", 2)], spec)
+    sent = placed(getattr(jnp.fft, kind), x, [("a", 4), ("b", 2)][: len(on)], spec)
     assert [c.kind for c in sent] == ["all_to_all"] * 3
     assert sum(c.bytes_per_device for c in sent) == 3 * (n - 1) / n * x.nbytes / n
 
@@ -91,7 +92,7 @@ def test_the_only_dim_stays_sharded(kind, shape, on, n):
 def test_other_dims_are_split_meanwhile():
     """Even where there are less than devices: three rows count as four."""
     x = (sample(3, 2048) + 1j).astype(np.complex64)
-    sent = placed(jnp.fft.fft, x, [("a", 4), ("b", 2)], P(None, "a"))
+    sent = placed(jnp.fft.fft, x, [("a", 4)], P(None, "a"))
     assert [c.kind for c in sent] == ["all_to_all"] * 2
     assert sum(c.bytes_per_device for c in sent) == 2 * 3 / 4 * (4 / 3 * x.nbytes) / 4
 

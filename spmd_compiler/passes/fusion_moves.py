@@ -1,0 +1,37 @@
+"""The best mixture of two assignments: each op runs as in the one or as in the other.
+
+Searches that begin differently find different things in different parts of a program. Which op should take its way from the
+other assignment is a minimum cut, as for regions that move (`region_moves`): a fusion move (Lempitsky, Rother, Roth, Blake 2010).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..ir.optable import CONTROL_FLOW
+from .axis_ways import FIXED
+from .region_moves import best_parts, move
+from .regions import Around, Region
+
+if TYPE_CHECKING:
+    from .engine import Engine, State
+    from .traffic import Traffic
+
+
+def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> float:
+    """Takes over what is better in another assignment of the same program; how much cheaper that is. traffic: nothing is taken
+    if the program then sends more."""
+    region: Region = {}
+    for op, choice in other.choices.items():
+        present = engine.choices[op]
+        if op.name in FIXED or choice == present:
+            continue
+        if op.name in CONTROL_FLOW:
+            pairs = zip(choice.results, present.results, strict=True)
+            region.update({(op, i): new for i, (new, old) in enumerate(pairs) if new is not old})
+        else:
+            region[op] = choice
+    if not region:
+        return 0.0
+    parts = best_parts(Around(engine), region)
+    return next((gain for part in parts if (gain := move(engine, part, traffic))), 0.0)
