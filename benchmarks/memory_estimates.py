@@ -17,16 +17,15 @@ spmd.configure_virtual_cpus(8)
 
 import jax  # noqa: E402
 
-from benchmarks import zoo  # noqa: E402
+from benchmarks import hlo, zoo  # noqa: E402
 from benchmarks.compare import geometric_mean  # noqa: E402
 from benchmarks.workers import ROOT  # noqa: E402
 from benchmarks.zoo_compile import mesh_of, partitioned, placed, shardings  # noqa: E402
 
 
 def allocated(compiled: Any) -> int:
-    sizes = compiled.memory_analysis()
-    kept = sizes.argument_size_in_bytes + sizes.output_size_in_bytes - sizes.alias_size_in_bytes
-    return kept + sizes.temp_size_in_bytes
+    sizes = hlo.memory(compiled)
+    return sizes["args"] + sizes["output"] - sizes["alias"] + sizes["temp"]
 
 
 def measured() -> Iterator[tuple[str, int, int, int]]:

@@ -24,8 +24,7 @@ class AxisWays:
 
     def __init__(self, engine: Engine, block: Block, axis: str):
         self.engine, self.axis, self.memory = engine, axis, engine.memory
-        self.everywhere = axis in engine.opened
-        self.wished = set[Value]() if self.everywhere else axis_wishes(engine, block, axis)
+        self.wished = axis_wishes(engine, block, axis)
 
     def of(self, op: Op, tables: tuple[Table, ...], ids: tuple[int, ...]) -> tuple[Choice, ...]:
         """The ways to run an op whose operands may lie as their tables say; `ids` are those of the tables."""
@@ -37,7 +36,7 @@ class AxisWays:
             kinds = known[ids, self.axis]
         else:
             kinds = known[ids, self.axis] = self._kinds(tables)
-        if kinds is None and not self.everywhere and self.wished.isdisjoint(op.results):
+        if kinds is None and self.wished.isdisjoint(op.results):
             return (choice,)  # the axis has no business here
         rule = self.engine.book.rule(op)
         candidates = self.memory.candidates
@@ -61,7 +60,7 @@ class AxisWays:
         if layout.blocks or layout.has_pieces or not isinstance(type, TensorType):
             return [layout]
         places = {x.placement[axis] for x in seen if axis in x.axes}
-        if not places and not self.everywhere and value not in self.wished:
+        if not places and value not in self.wished:
             return [layout]
         kinds = frozenset(p for p in places if isinstance(p, str))
         key = (type, layout, axis, kinds)
@@ -89,7 +88,10 @@ def placements(
 
 
 def axis_wishes(engine: Engine, block: Block, axis: str) -> set[Value]:
-    """What something further on wants on the axis, or what that is made of: all of it may be shared over the axis."""
+    """What something further on wants on the axis, or what that is made of: all of it may be shared over the axis. All values,
+    if the axis is open to everything."""
+    if axis in engine.opened:
+        return set(engine.layouts)
     wished: set[Value] = set()
     _add_wishes(engine, block, axis, wished)
     return wished

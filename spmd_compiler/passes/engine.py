@@ -50,9 +50,7 @@ class Engine(Assignment):
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
-        self.opened: frozenset[str] = (
-            frozenset()
-        )  # axes that ops may be on of which no value near them has any
+        self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have

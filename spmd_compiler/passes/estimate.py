@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from ..ir.graph import Block, Module, Op, Value
-from ..ir.optable import COLLECTIVES, ELEMENTWISE
+from ..ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType
 
@@ -178,7 +178,7 @@ def _is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
 def inner_bytes(op: Op) -> int:
     """The most bytes that are live inside an op, beyond what it reads and makes. A gather of blocks that lie in pieces makes
     them side by side first, a scatter copies them so."""
-    if op.name in ("all_gather", "reduce_scatter") and "dim" in op.attrs:
+    if op.name in ("all_gather", "reduce_scatter") and sends(op):
         larger = max(op.operands[0].type, op.results[0].type, key=lambda t: t.nbytes)
         return larger.nbytes if math.prod(larger.shape[: op.attrs["dim"]]) > 1 else 0
     return max(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
-from .region_moves import best_parts, move
+from .region_moves import move_best
 from .regions import Around, Region
 
 if TYPE_CHECKING:
@@ -31,7 +31,4 @@ def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> f
             region.update({(op, i): new for i, (new, old) in enumerate(pairs) if new is not old})
         else:
             region[op] = choice
-    if not region:
-        return 0.0
-    parts = best_parts(Around(engine), region)
-    return next((gain for part in parts if (gain := move(engine, part, traffic))), 0.0)
+    return move_best(Around(engine), region, traffic) if region else 0.0

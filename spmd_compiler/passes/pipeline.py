@@ -37,9 +37,7 @@ PREPARE: tuple[Pass, ...] = (
     MergeMoves(),
     TransposedProducts(),
 )
-ROOMS = (
-    6  # sizes of blocks that are tried where a program doesn't fit into memory, each half of the one before
-)
+ROOMS = 6  # sizes of blocks that are tried where memory is short, each half of the one before
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,9 @@ class Options:
     tells how far from the optimum it may have stayed. memory_limit: bytes that live values may take on a device by estimate,
     at the cost of more communication: what is gathered is gathered again rather than kept, and slice by slice in loops, and
     where that is not enough layouts are chosen in which devices hold smaller blocks; None is what the devices have, or
-    `hardware`, if that is known. collective_matmul:
-    matrix products that wait for an all-gather or feed a reduce-scatter as rings of permutes: True wherever it is possible,
-    False nowhere, None where it saves time on `hardware`. Raises ArgumentError for other searches."""
+    `hardware`, if that is known. collective_matmul: matrix products that wait for an all-gather or feed a reduce-scatter as
+    rings of permutes: True wherever it is possible, False nowhere, None where it saves time on `hardware`. Raises ArgumentError
+    for other searches."""
 
     sweeps: int = 2
     verify: bool = True

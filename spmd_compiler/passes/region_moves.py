@@ -55,9 +55,7 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
         if not region or key in tried:
             continue
         tried.add(key)
-        paid = next(
-            (paid for part in best_parts(around, region) if (paid := move(engine, part, traffic))), 0.0
-        )
+        paid = move_best(around, region, traffic)
         gain += paid
         left -= 0 if paid > worthwhile else len(region)
         if left < 0:
@@ -65,7 +63,14 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     return gain
 
 
-def move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
+def move_best(around: Around, region: Region, traffic: Traffic | None) -> float:
+    """Moves the part of a region that should; how much cheaper the program is."""
+    return next(
+        (paid for part in _best_parts(around, region) if (paid := _move(around.engine, part, traffic))), 0.0
+    )
+
+
+def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
     """Makes the changes that pay, unless the program then sends more; how much cheaper it is."""
     before = {node: now(engine, node) for node in part}
     sent = traffic.sent(engine) if traffic and part else 0.0
@@ -132,7 +137,7 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
     return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
-def best_parts(around: Around, region: Region) -> Iterator[Region]:
+def _best_parts(around: Around, region: Region) -> Iterator[Region]:
     """The part of a region that should move, by the least cost of all parts. A cut can't have all costs of relayouts: those that
     stay are counted too low where their maker is better moved, or, for another part, that is counted too dear."""
     part, exact = _best_part(around, region, False)
