@@ -49,7 +49,7 @@ class Prices:
 
     message: float = 512.0
     touch: float = 1e-5
-    flop: float = 3e-3
+    flop: float = 1.3e-3
     hardware: Hardware | None = None
     stored: float = math.inf
     room: float = math.inf
@@ -88,7 +88,9 @@ class Prices:
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 
 
-EXPANDED = 1 / 36  # operations a byte: an f32 made of two touches 12, and most arithmetic hides behind memory
+EXPANDED = (
+    1 / 16
+)  # operations a byte: arithmetic is slower off the matrix units, and much hides behind memory
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so

@@ -1,8 +1,9 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
 collectives that can run together are combined, large ones unless the hardware model says that apart they hide better; matrix
 products that wait for large ones become rings. Loops end on each device by itself where they may; arguments are exchanged
-before they are computed with; starts of slices that XLA would misread are clamped, reductions that it lacks written
-otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so that they run while collectives do."""
+before they are computed with, and what is much is sliced before it is gathered; starts of slices that XLA would misread are
+clamped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so
+that they run while collectives do."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from .independent_loops import free_loops
 from .rings import make_rings
 from .schedule import order_for_overlap
 from .simplify import Simplify
+from .slice_first import slice_first
 from .split_reductions import split_reductions
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
@@ -43,10 +45,11 @@ class Optimize:
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
         join_barriers(module.main.body)
+        sizes = sorted(bucket_sizes(self.hardware, self.memory))
+        slice_first(module.main.body, module.mesh, sizes[0])
         if self.memory is not None:
             fit_memory(module.main.body, module.mesh, self.memory)
         free_loops(module.main.body)
-        sizes = sorted(bucket_sizes(self.hardware, self.memory))
         if len(sizes) == 1:
             return self._combined(module, sizes[0])
         return min((self._combined(Simplify()(module), size) for size in sizes), key=self._seconds)

@@ -273,12 +273,11 @@ class Propagate:
         engine.memory.moved(("opened", before.number))
         improve(engine, module.main.body, (PRESENT,))
         engine.opened = frozenset()
+        local_search(engine, module.main.body)
         self.keep_better(engine, module.main.body, before)
         sent = Traffic(engine.mesh, USUAL.message)
         if engine.limit and sent.added(engine, before) >= -LESS * sent.sent(engine):
             engine.restore(before)
-        else:
-            local_search(engine, module.main.body)
 
     def keep_better(self, engine: Engine, body: Block, before: State) -> None:
         """Goes back to an assignment, with what is better in the present one, unless that is cheaper and sends no more."""

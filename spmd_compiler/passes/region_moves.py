@@ -7,6 +7,7 @@ move of Boykov, Veksler and Zabih (2001), for layouts. Regions begin at the valu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -35,32 +36,61 @@ if TYPE_CHECKING:
 
 VALUES = 4  # at which regions begin
 LOOKED_AT = 12  # values, from which these are picked, and at which regions begin that lose several axes
-MOST = 300  # nodes of a region
+REPEATED = 4  # of each of these, as many may be like another one
+MOST = 150  # nodes of a region
 FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
-NODES, ALL = 3, 800  # of all regions that don't pay: per op of the program, and at most
+NODES, LEAST, ALL = 3, 300, 1600  # of all regions that don't pay: per op of the program, at least and at most
 
 
 def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     """Moves regions so that the program gets cheaper. Returns by how much. traffic: no region may move that sends more."""
-    dear = dear_values(engine, LOOKED_AT)
+    dear = _most_promising(engine, dear_values(engine, REPEATED * LOOKED_AT))
     if not dear:
         return 0.0
-    # what reductions of partial sums cost is mostly owed, wherever the axes are
-    dear = sorted(dear, key=lambda v: bool(engine.layouts[v].partial))
     around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
-    left = min(ALL, max(MOST, NODES * len(engine.choices)))
-    tried = set[frozenset[object]]()
-    for region in _regions(around, dear):
-        key = frozenset((node, id(move)) for node, move in region.items())
-        if not region or key in tried:
-            continue
-        tried.add(key)
-        paid = move_best(around, region, traffic)
-        gain += paid
-        left -= 0 if paid > worthwhile else len(region)
-        if left < 0:
-            break
+    late: list[Region] = []
+    for parts in (_first_parts(around, dear, late), _second_parts(around, late)):
+        left = min(ALL, max(LEAST, NODES * len(engine.choices)))
+        for region, part in parts:
+            paid = _move(engine, part, traffic)
+            gain += paid
+            left -= 0 if paid > worthwhile else len(region)
+            if left < 0:
+                break
     return gain
+
+
+def _most_promising(engine: Engine, dear: Sequence[Value]) -> list[Value]:
+    """First one of each kind: layers repeat themselves. Last those partial: what their reductions cost is mostly owed, wherever
+    the axes are."""
+    seen: Counter[object] = Counter()
+    rank: dict[Value, tuple[bool, int]] = {}
+    for v in dear:
+        layout = engine.layouts[v]
+        kind = v.type, layout, engine.wanted(v)
+        seen[kind] += 1
+        rank[v] = bool(layout.partial), seen[kind]
+    return sorted(dear, key=rank.__getitem__)[:LOOKED_AT]
+
+
+def _first_parts(
+    around: Around, values: Sequence[Value], late: list[Region]
+) -> Iterator[tuple[Region, Region]]:
+    """Regions, each with the best part that the first cut finds; `late` gets those of which it doesn't know all costs."""
+    tried = set[frozenset[object]]()
+    for region in _regions(around, values):
+        key = frozenset((node, id(move)) for node, move in region.items())
+        if region and key not in tried:
+            tried.add(key)
+            part, exact = _best_part(around, region, False)
+            if not exact:
+                late.append(region)
+            yield region, part
+
+
+def _second_parts(around: Around, regions: Sequence[Region]) -> Iterator[tuple[Region, Region]]:
+    for region in regions:
+        yield region, _best_part(around, region, True)[0]
 
 
 def move_best(around: Around, region: Region, traffic: Traffic | None) -> float:

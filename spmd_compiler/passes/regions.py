@@ -109,7 +109,7 @@ def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, mos
     dims = {start: dim}
     for there in (True, False):  # first who can have it there, then who has it elsewhere
         todo = deque(dims) if dim != NOWHERE or not there else deque[Value]()
-        while todo and len(seen) < most:
+        while todo and len(found) < most and len(seen) < 4 * most:
             v = todo.popleft()
             for node in around.nodes(v):
                 if node in seen:
