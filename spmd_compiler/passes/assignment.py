@@ -128,6 +128,14 @@ class Costs:
         )
 
 
+def exchange(users: dict[Layout, int], old: Layout, new: Layout) -> None:
+    """One of a value's users wants another layout now."""
+    users[old] -= 1
+    if not users[old]:
+        del users[old]
+    users[new] = users.get(new, 0) + 1
+
+
 class Assignment:
     """Layouts of all values, the choice made for each op, and per value the layouts that its users want."""
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from ..ir.types import Type
+from .assignment import exchange
 from .axis_ways import AxisWays
 from .memo import Table
 from .proposal import Node, accept
@@ -313,10 +314,7 @@ class _Pass:
             users = self.new_wants.get(value)
             if users is None:
                 users = self.new_wants[value] = dict(self.engine.demands[value])
-            users[old] -= 1
-            if not users[old]:
-                del users[old]
-            users[new] = users.get(new, 0) + 1
+            exchange(users, old, new)
 
     def best(self, row: _Row) -> Choice:
         op = row.op

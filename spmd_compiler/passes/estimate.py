@@ -103,6 +103,15 @@ def read_in(block: Block) -> list[Value]:
     return [*(v for op in block.ops for v in reads(op)), *block.returns]
 
 
+def readers(block: Block) -> dict[Value, list[Op]]:
+    """Per value the ops of a block that read it, in the order in which they are written."""
+    found: dict[Value, list[Op]] = {}
+    for op in block.ops:
+        for v in dict.fromkeys(reads(op)):
+            found.setdefault(v, []).append(op)
+    return found
+
+
 def last_reads(block: Block) -> dict[Value, int]:
     """The position of the op that reads a value last; behind all ops if the block returns it."""
     last = {v: i for i, op in enumerate(block.ops) for v in reads(op)}

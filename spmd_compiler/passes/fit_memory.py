@@ -22,9 +22,10 @@ from ..ir.types import TensorType
 from .builder import Builder, is_zeros
 from .estimate import inner_bytes, last_reads, live_bytes, read_in, reads
 from .simplify import drop_unused
+from .slice_first import LOCAL
 
 ROUNDS = 100  # of looking where the most is live
-_LOCAL = ("slice", "reshape", "transpose", "convert")  # done again with a gather, if nothing else uses it
+_LOCAL = ("slice", *LOCAL)  # done again with a gather, if nothing else uses it
 _CAUSE = "to save memory; "
 
 

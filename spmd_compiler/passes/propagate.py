@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
+from .assignment import exchange
 from .cost import USUAL, prices
 from .dynamic import View, improve
 from .engine import Engine, State
@@ -105,8 +106,7 @@ class Propagate:
         main = module.main
         engine = Engine(module, fusion, book)
         engine.whole = whole
-        returns = zip(main.body.returns, main.result_attrs, strict=True)
-        wanted = [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
+        wanted = self.asked(engine, module)
         for value in main.body.args:
             layout = (seen or {}).get(value, value.layout)
             engine.layouts[value] = engine.given(layout) or Layout.replicated(value.type.rank)
@@ -123,6 +123,11 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         return engine, wanted
+
+    def asked(self, engine: Engine, module: Module) -> list[Layout | None]:
+        """The layouts that the results were asked to have, as the engine sees them."""
+        returns = zip(module.main.body.returns, module.main.result_attrs, strict=True)
+        return [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, on a shortened program where that serves."""
@@ -181,17 +186,12 @@ class Propagate:
 
     def as_given(self, engine: Engine, module: Module, state: State, seen: list[Layout | None]) -> None:
         """Arguments lie, and results are wanted, as the user gave it, where the fused axes can't say that."""
-        main = module.main
-        fixed = [v for v in main.body.args if v not in engine.free_args]
+        body = module.main.body
+        fixed = [v for v in body.args if v not in engine.free_args]
         state.layouts.update({v: engine.layouts[v] for v in fixed})
-        for value, attrs, saw in zip(main.body.returns, main.result_attrs, seen, strict=True):
-            given = engine.stored(value, engine.given(attrs.get("layout")))
+        for value, given, saw in zip(body.returns, self.asked(engine, module), seen, strict=True):
             if saw is not None and given is not None and given is not saw:
-                users = state.demands[value]
-                users[saw] -= 1
-                if not users[saw]:
-                    del users[saw]
-                users[given] = users.get(given, 0) + 1
+                exchange(state.demands[value], saw, given)
 
     def improve(self, engine: Engine, body: Block, others: Sequence[State] = ()) -> State | None:
         """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a

@@ -8,7 +8,7 @@ move of Boykov, Veksler and Zabih (2001), for layouts. Regions begin at the valu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Value
@@ -48,15 +48,19 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     if not dear:
         return 0.0
     around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
-    late: list[Region] = []
-    for parts in (_first_parts(around, dear, late), _second_parts(around, late)):
-        left = min(ALL, max(LEAST, NODES * len(engine.choices)))
-        for region, part in parts:
+    regions: Iterable[Region] = _distinct(_regions(around, dear))
+    for present in (False, True):
+        left, late = min(ALL, max(LEAST, NODES * len(engine.choices))), list[Region]()
+        for region in regions:
+            part, exact = _best_part(around, region, present)
+            if not exact:
+                late.append(region)
             paid = _move(engine, part, traffic)
             gain += paid
             left -= 0 if paid > worthwhile else len(region)
             if left < 0:
                 break
+        regions = late
     return gain
 
 
@@ -73,31 +77,23 @@ def _most_promising(engine: Engine, dear: Sequence[Value]) -> list[Value]:
     return sorted(dear, key=rank.__getitem__)[:LOOKED_AT]
 
 
-def _first_parts(
-    around: Around, values: Sequence[Value], late: list[Region]
-) -> Iterator[tuple[Region, Region]]:
-    """Regions, each with the best part that the first cut finds; `late` gets those of which it doesn't know all costs."""
+def _distinct(regions: Iterable[Region]) -> Iterator[Region]:
     tried = set[frozenset[object]]()
-    for region in _regions(around, values):
+    for region in regions:
         key = frozenset((node, id(move)) for node, move in region.items())
         if region and key not in tried:
             tried.add(key)
-            part, exact = _best_part(around, region, False)
-            if not exact:
-                late.append(region)
-            yield region, part
-
-
-def _second_parts(around: Around, regions: Sequence[Region]) -> Iterator[tuple[Region, Region]]:
-    for region in regions:
-        yield region, _best_part(around, region, True)[0]
+            yield region
 
 
 def move_best(around: Around, region: Region, traffic: Traffic | None) -> float:
     """Moves the part of a region that should; how much cheaper the program is."""
-    return next(
-        (paid for part in _best_parts(around, region) if (paid := _move(around.engine, part, traffic))), 0.0
-    )
+    for present in (False, True):
+        part, exact = _best_part(around, region, present)
+        paid = _move(around.engine, part, traffic)
+        if paid or exact:
+            return paid
+    return 0.0
 
 
 def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
@@ -167,17 +163,10 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
     return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
-def _best_parts(around: Around, region: Region) -> Iterator[Region]:
-    """The part of a region that should move, by the least cost of all parts. A cut can't have all costs of relayouts: those that
-    stay are counted too low where their maker is better moved, or, for another part, that is counted too dear."""
-    part, exact = _best_part(around, region, False)
-    yield part
-    if not exact:
-        yield _best_part(around, region, True)[0]
-
-
 def _best_part(around: Around, region: Region, present: bool) -> tuple[Region, bool]:
-    """The best part, and whether all costs are counted as they are."""
+    """The part of a region that should move, by the least cost of all parts, and whether all costs are counted as they are. A
+    cut can't have all costs of relayouts: those that stay are counted too low where their maker is better moved, or, with
+    `present`, that is counted too dear."""
     engine, cut, exact = around.engine, MinCut(), True
     variables = {node: cut.variable() for node in region}
     values: dict[Value, None] = {}

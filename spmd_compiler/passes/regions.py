@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .engine import Engine
 
 NOWHERE = -1  # no dim
+PASSED = 4  # nodes looked at, for each that a region may have: most have the axis there already
 Region = dict[Node, Choice | Layout]  # what would move, and to what
 
 
@@ -109,7 +110,7 @@ def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, mos
     dims = {start: dim}
     for there in (True, False):  # first who can have it there, then who has it elsewhere
         todo = deque(dims) if dim != NOWHERE or not there else deque[Value]()
-        while todo and len(found) < most and len(seen) < 4 * most:
+        while todo and len(found) < most and len(seen) < PASSED * most:
             v = todo.popleft()
             for node in around.nodes(v):
                 if node in seen:

@@ -11,7 +11,7 @@ from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
 from ..ir.trips import trip_count
 from .builder import Builder
-from .estimate import peak_bytes, reads
+from .estimate import peak_bytes, readers
 from .hardware import Hardware
 from .pieces import Cut, cut_after, cut_before
 from .ring_matmul import Gather, Step, Use, scatter
@@ -88,10 +88,7 @@ class _Finder:
     def __init__(self, block: Block, mesh: Mesh):
         self.block, self.mesh = block, mesh
         self.makers = {v: op for op in block.ops for v in op.results}
-        self.readers: dict[Value, list[Op]] = {}
-        for op in block.ops:
-            for v in dict.fromkeys(reads(op)):
-                self.readers.setdefault(v, []).append(op)
+        self.readers = readers(block)
         self.returned = set(block.returns)
 
     def plans(self) -> list[Plan]:

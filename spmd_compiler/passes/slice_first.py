@@ -1,8 +1,8 @@
 """Slices of what is gathered are gathered one by one, where the whole is more than is held for one collective.
 
 The layers of a model may be slices of one stacked parameter. Gathered whole it is live whole, as long as one of them is to
-come; gathered layer by layer, where each is used first, each is live from there on, for as many bytes, and `combine_collectives` puts those together
-that are small.
+come; gathered layer by layer, where each is used first, each is live from there on, for as many bytes, and
+`combine_collectives` puts those together that are small.
 """
 
 from __future__ import annotations
@@ -14,32 +14,33 @@ from ..ir.mesh import Mesh
 from ..ir.optable import sends
 from ..ir.types import TensorType
 from .builder import Builder
-from .estimate import reads
+from .estimate import readers
 
 LOCAL = ("reshape", "transpose", "convert")
 
 
 def slice_first(block: Block, mesh: Mesh, most: int) -> None:
     """Changes a block that no one else holds, and the blocks inside. most: bytes that may be gathered at once."""
-    users: dict[Value, list[Op]] = {}
     for op in block.ops:
         for region in op.regions:
             slice_first(region, mesh, most)
-        for v in dict.fromkeys(reads(op)):
-            users.setdefault(v, []).append(op)
-    kept, gone, before = set(block.returns), set[Op](), dict[Op, list[Op]]()
-    for op in block.ops:
-        if op.name == "all_gather" and sends(op) and op.results[0].type.nbytes > most:
-            parts = users.get(op.results[0], [])
-            if kept.isdisjoint(op.results) and _are_parts(op, parts):
-                gone.add(op)
-                for part in parts:
-                    chain = _chain(part, users, kept)
-                    gone.update(chain)
-                    readers = users.get(chain[-1].results[0], [])
-                    before.setdefault(readers[0] if readers else part, []).extend(
-                        [*_gathered(op, part, mesh), *chain[1:]]
-                    )
+    large = [
+        op for op in block.ops if op.name == "all_gather" and sends(op) and op.results[0].type.nbytes > most
+    ]
+    if not large:
+        return
+    users, kept = readers(block), set(block.returns)
+    gone, before = set[Op](), dict[Op, list[Op]]()
+    for op in large:
+        parts = users.get(op.results[0], [])
+        if op.results[0] in kept or not _are_parts(op, parts):
+            continue
+        gone.add(op)
+        for part in parts:
+            chain = _chain(part, users, kept)
+            gone.update(chain)
+            first = users.get(chain[-1].results[0], [part])[0]
+            before.setdefault(first, []).extend([*_gathered(op, part, mesh), *chain[1:]])
     block.ops[:] = [
         new for op in block.ops for new in (*before.get(op, ()), op) if new is not op or op not in gone
     ]

@@ -1,4 +1,4 @@
-"""Axes that a program's layouts only ever name together are searched as one."""
+"""Axes that a program's layouts name together are searched as one."""
 
 import jax
 import jax.numpy as jnp
