@@ -49,7 +49,7 @@ class Prices:
 
     message: float = 512.0
     touch: float = 1e-5
-    flop: float = 1.5e-3
+    flop: float = 1.3e-3
     hardware: Hardware | None = None
     stored: float = math.inf
     room: float = math.inf

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
 
 
-def improve(engine: Engine, block: Block, views: Iterable[View], leap: bool = False) -> float:
+def improve(
+    engine: Engine, block: Block, views: Iterable[View], leap: bool = False, turned: bool = False
+) -> float:
     """Decides everything in a program again, for each axis under each view. Returns how much cheaper it is now. `leap`:
-    changes are kept also where they don't pay by themselves, as another start."""
+    changes are kept also where they don't pay by themselves, as another start. turned: the last axis is decided first."""
     memory, gain = engine.memory, 0.0
-    for axis in [axis for axis in engine.mesh.shape if engine.mesh.axis_size(axis) > 1]:
+    axes = [axis for axis in engine.mesh.shape if engine.mesh.axis_size(axis) > 1]
+    for axis in reversed(axes) if turned else axes:
         for view in views:
             key = (memory.state, axis, view)
             known = memory.passes.get(key)

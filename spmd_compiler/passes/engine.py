@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ class Engine(Assignment):
         self.free_args: set[Value] = set()
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
+        self.judge: Callable[[], float] | None = None  # of what stands for another program: the cost of that
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
@@ -167,6 +169,10 @@ class Engine(Assignment):
         for v, layout in self.layouts.items():
             cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
         return cost
+
+    def judged(self) -> float:
+        """What the plans that find assignments are compared by."""
+        return self.judge() if self.judge else self.total()
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -30,11 +30,13 @@ from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
 from .rules.table import RuleBook
-from .shortening import adopt, shortened
+from .shortening import Shortened, adopt, shortened
 from .traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
+FAR = 1.2  # of the cheapest assignment's cost, above which another one is no start
+MIXED = 3  # times at most that what is better in other assignments is taken over
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
 
@@ -43,15 +45,17 @@ class Round(NamedTuple):
 
     views: tuple[View, ...]
     leap: bool = False
+    turned: bool = False
 
 
 ALONE, SHARED, PRESENT, STEADY = View
-# Each order finds something that another one misses. The leaps let go of what the forward assignment began with.
+# Each order, of views and of axes, finds something that another one misses. The leaps let go of what the forward assignment
+# began with.
 PLANS = (
     (Round((ALONE,)), Round((SHARED, PRESENT))),
     (Round((ALONE,), leap=True), Round((PRESENT,))),
     (Round((PRESENT,)), Round((ALONE,)), Round((SHARED, PRESENT))),
-    (Round((SHARED, ALONE, PRESENT)),),
+    (Round((SHARED, ALONE, PRESENT), turned=True),),
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 REPEATED = (
@@ -134,21 +138,39 @@ class Propagate:
         if self.is_best(engine, engine.total()):
             return
         body, short = module.main.body, shortened(engine, module)
-        if not short:
-            self.deepen(engine, body, self.explore(engine, module))
-            self.open(engine, module)
+        if short:
+            self.search_short(engine, body, short)
             return
+        self.deepen(engine, body, self.explore(engine, module))
+        self.open(engine, module)
+
+    def search_short(self, engine: Engine, body: Block, short: Shortened) -> None:
+        """As `search`. A part that stands for others stands before and behind itself too, which the shortened program doesn't
+        say: of the assignments that are found, that one stays with which the whole program is cheapest."""
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
-        self.explore(found, short.module)
+
+        def whole() -> float:
+            adopt(engine, found, short.stand_ins)
+            return engine.total()
+
+        found.judge = whole
+        pure = self.explore(found, short.module)
         self.open(found, short.module)
+        if pure:
+            self.keep_judged(found, pure)
+        before = found.state()
+        if len(engine.choices) > REPEATED and local_search(found, short.module.main.body):
+            self.keep_judged(found, before)
         adopt(engine, found, short.stand_ins)
         if len(engine.choices) <= REPEATED:
             local_search(engine, body)
-        elif local_search(found, short.module.main.body):
-            before, cost = engine.state(), engine.total()
-            adopt(engine, found, short.stand_ins)
-            if engine.total() > cost:  # what moved were not whole layers
-                engine.restore(before)
+
+    def keep_judged(self, engine: Engine, before: State) -> None:
+        """Goes back to an assignment, unless the present one is judged cheaper."""
+        now, cost = engine.state(), engine.judged()
+        engine.restore(before)
+        if cost < engine.judged():
+            engine.restore(now)
 
     def is_best(self, engine: Engine, total: float) -> bool:
         """True if all devices share the work, and nothing is sent. total: what the assignment costs."""
@@ -201,28 +223,42 @@ class Propagate:
         for plan in plans:
             engine.restore(start)
             scale = gain = 0.0
-            for views, leap in plan:
-                gain = improve(engine, body, views, leap)
+            for each in plan:
+                gain = improve(engine, body, *each)
                 scale = max(scale, gain)
             for _ in range(self.sweeps - 1):
                 if gain <= WORTHWHILE * scale:
                     break
-                gain = improve(engine, body, (PRESENT,))
+                gain = improve(engine, body, (PRESENT,), turned=plan[-1].turned)
             total = engine.total()
             if self.is_best(engine, total):
                 return None
             if len(plans) > 1 or others:
-                found.append((round(total, 3), engine.state()))
+                found.append((round(engine.judged(), 3), engine.state()))
         for k, other in enumerate(others):
             engine.restore(other)
             engine.memory.moved(("fused axes", k))
             self.polish(engine, body)
-            found.append((round(engine.total(), 3), engine.state()))
-        if not found:
-            return None
-        pure, *rest = [state for _, state in sorted(found, key=lambda x: x[0])]
-        engine.restore(pure)
-        return pure if self.mix(engine, body, rest) else None
+            found.append((round(engine.judged(), 3), engine.state()))
+        return self.mixture(engine, body, sorted(found, key=lambda x: x[0])) if found else None
+
+    def mixture(self, engine: Engine, body: Block, found: list[tuple[float, State]]) -> State | None:
+        """Puts together what is best in assignments with their costs, the cheapest first. It begins from the cheapest one, and from
+        the dearest: where that sends more, more may be taken over. Returns what `improve` does."""
+        states = [state for _, state in found]
+        starts = [states[0]]
+        if not engine.fusion and found[0][0] < found[-1][0] <= FAR * found[0][0]:
+            starts.append(states[-1])
+        ends: list[tuple[float, bool, State]] = []
+        for start in starts:
+            engine.restore(start)
+            times = 0
+            while times < MIXED and self.mix(engine, body, states):
+                times += 1
+            ends.append((engine.judged(), times > 0, engine.state()))
+        _, mixed, state = min(ends, key=lambda x: x[0])
+        engine.restore(state)
+        return states[0] if mixed else None
 
     def mix(self, engine: Engine, body: Block, others: list[State]) -> bool:
         """Takes over what is better in other assignments; whether anything is."""
