@@ -166,7 +166,7 @@ def _chains(layouts: Iterable[tuple[Layout, float]], mesh: Mesh, few: float) -> 
             name = axis.split(":")[0]
             after.update({(name, None): math.inf, (None, name): math.inf})
     for (a, b), weight in after.items():
-        if a is not None and b is not None:
+        if a is not None and b is not None and weight > 0:  # not by arrays without elements alone
             other = sum(w for (x, y), w in after.items() if (x == a) != (y == b))
             if other < math.inf and other <= few * weight:
                 pairs[a] = b

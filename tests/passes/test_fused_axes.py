@@ -43,6 +43,18 @@ def test_an_array_that_only_one_of_them_divides_keeps_them_apart():
     assert not fusions_of(parse(text))
 
 
+@pytest.mark.parametrize("few", [(), ("{a.b,-}",)])
+def test_arrays_without_elements_put_no_axes_together(few):
+    """They weigh nothing, against each other either: a search for the axis behind each went round in circles."""
+    layouts = ("{c.a,-}", "{a.b,-}", "{b.a,-}")
+    args = [f"%a{i}: f32[0,64] {x}" for i, x in enumerate(layouts)]
+    args += [f"%b{i}: f32[64,64] {x}" for i, x in enumerate(few)]
+    text = (
+        f"mesh {{a=2, b=4, c=2}}\nfunc @main({', '.join(args)}) -> (f32[0,64] {{-,-}}) {{\n  return %a0\n}}\n"
+    )
+    assert [fusion.bundles for fusion in fusions_of(parse(text))] == [{"a_b": ("a", "b")}] * len(few)
+
+
 @pytest.mark.parametrize(
     ("small", "body", "together"),
     [
