@@ -88,7 +88,7 @@ class Prices:
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 
 
-EXPANDED = 1 / 16  # operations a byte: arithmetic is slower off the matrix units, and much hides
+EXPANDED = 1 / 16  # operations a byte: slower off the matrix units, and much hides behind memory
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so

@@ -165,12 +165,14 @@ class Propagate:
         if len(engine.choices) <= REPEATED:
             local_search(engine, body)
 
-    def keep_judged(self, engine: Engine, before: State) -> None:
-        """Goes back to an assignment, unless the present one is judged cheaper."""
+    def keep_judged(self, engine: Engine, before: State) -> bool:
+        """Goes back to an assignment, unless the present one is judged cheaper; whether it is."""
         now, cost = engine.state(), engine.judged()
         engine.restore(before)
-        if cost < engine.judged():
+        cheaper = cost < engine.judged()
+        if cheaper:
             engine.restore(now)
+        return cheaper
 
     def is_best(self, engine: Engine, total: float) -> bool:
         """True if all devices share the work, and nothing is sent. total: what the assignment costs."""
@@ -234,7 +236,7 @@ class Propagate:
             if self.is_best(engine, total):
                 return None
             if len(plans) > 1 or others:
-                found.append((round(engine.judged(), 3), engine.state()))
+                found.append((round(engine.judge() if engine.judge else total, 3), engine.state()))
         for k, other in enumerate(others):
             engine.restore(other)
             engine.memory.moved(("fused axes", k))
@@ -246,19 +248,20 @@ class Propagate:
         """Puts together what is best in assignments with their costs, the cheapest first. It begins from the cheapest one, and from
         the dearest: where that sends more, more may be taken over. Returns what `improve` does."""
         states = [state for _, state in found]
-        starts = [states[0]]
+        mixed = self.mix_from(engine, body, states[0], states)
         if not engine.fusion and found[0][0] < found[-1][0] <= FAR * found[0][0]:
-            starts.append(states[-1])
-        ends: list[tuple[float, bool, State]] = []
-        for start in starts:
-            engine.restore(start)
-            times = 0
-            while times < MIXED and self.mix(engine, body, states):
-                times += 1
-            ends.append((engine.judged(), times > 0, engine.state()))
-        _, mixed, state = min(ends, key=lambda x: x[0])
-        engine.restore(state)
+            before = engine.state()
+            self.mix_from(engine, body, states[-1], states)
+            mixed |= self.keep_judged(engine, before)
         return states[0] if mixed else None
+
+    def mix_from(self, engine: Engine, body: Block, start: State, others: list[State]) -> bool:
+        """Goes to an assignment and takes over what is better in others, as long as that gains; whether anything was."""
+        engine.restore(start)
+        times = 0
+        while times < MIXED and self.mix(engine, body, others):
+            times += 1
+        return times > 0
 
     def mix(self, engine: Engine, body: Block, others: list[State]) -> bool:
         """Takes over what is better in other assignments; whether anything is."""
