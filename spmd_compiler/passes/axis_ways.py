@@ -48,9 +48,8 @@ class AxisWays:
             if not any(x.drop((self.axis,)).blocks for x in layouts):
                 found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
                 if any(x.blocks for x in layouts):  # the variants have default blocks
-                    now = choice._replace(cost=rule.own_cost(op, choice, mesh))
-                    others = [x for x in found if (x.demands, x.results) != (now.demands, now.results)]
-                    found = (now, *others)
+                    others = [x for x in found if (x.demands, x.results) != key[1:3]]
+                    found = (choice, *others)
             candidates[key] = found
         return found
 

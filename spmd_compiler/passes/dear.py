@@ -15,10 +15,6 @@ NEGLIGIBLE = 1e-4  # of a program's cost: a gain that is not worth looking at wh
 
 def dear_values(engine: Engine, count: int) -> list[Value]:
     """At most `count` values, the dearest first."""
-    weights, costs = engine.weights, list[tuple[float, int, Value]]()
-    for v, layout in engine.layouts.items():
-        cost = weights.get(v, 1) * engine.costs.serve(v.type, layout, engine.wanted(v))
-        if cost:
-            costs.append((-cost, len(costs), v))
+    costs = [(-cost, k, v) for k, (v, cost) in enumerate(engine.relaid(engine.costs)) if cost]
     least = DEAR * engine.total() if costs else 0.0
     return [v for cost, _, v in sorted(costs)[:count] if -cost >= least]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.trips import trip_count
 from ..ir.types import Type
-from .assignment import Assignment
+from .assignment import Assignment, Costs
 from .axis_ways import FIXED
 from .cost import prices
 from .fused_axes import Fusion
@@ -164,11 +164,18 @@ class Engine(Assignment):
         """The cost of the program."""
         weights, cost = self.weights, 0.0
         for op, choice in self.choices.items():
-            if op.name not in UNPRICED:
-                cost += weights.get(op, 1) * self.own_cost(op, choice)
-        for v, layout in self.layouts.items():
-            cost += weights.get(v, 1) * self.costs.serve(v.type, layout, self.wanted(v))
+            cost += weights.get(op, 1) * choice.cost
+        for _, paid in self.relaid(self.costs):
+            cost += paid
         return cost
+
+    def relaid(self, costs: Costs) -> Iterator[tuple[Value, float]]:
+        """The values that are wanted elsewhere than they are, with what their relayouts cost."""
+        weights, demands, free = self.weights, self.demands, self.free_results
+        for v, layout in self.layouts.items():
+            users = demands.get(v)
+            if (users and (len(users) > 1 or layout not in users)) or v in free:
+                yield v, weights.get(v, 1) * costs.serve(v.type, layout, self.wanted(v))
 
     def judged(self) -> float:
         """What the plans that find assignments are compared by."""
@@ -249,10 +256,6 @@ class Engine(Assignment):
                 self.weights.update(dict.fromkeys(op.results, weight))
         if weight > 1:
             self.weights.update(dict.fromkeys(block.args, weight))
-
-    def own_cost(self, op: Op, choice: Choice) -> float:
-        """Work and messages of the op itself."""
-        return self.book.rule(op).own_cost(op, choice, self.mesh)
 
     def settle_args(self, block: Block) -> None:
         """Arguments whose layout the compiler may choose get the one that most of their users want."""

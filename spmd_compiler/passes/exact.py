@@ -202,7 +202,7 @@ class _Exact:
         if op.name in FIXED or any(x.blocks for x in layouts):
             return [choice]
         rule = engine.book.rule(op)
-        found = [choice._replace(cost=rule.own_cost(op, choice, self.mesh))]
+        found = [choice]
         for axis in self.axes:
             there = [x for v in op.operands for x in self.made[v].layouts if axis in x.axes]
             if not there and self.memory is None and self.wished[axis].isdisjoint(op.results):

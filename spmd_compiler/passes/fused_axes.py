@@ -62,12 +62,13 @@ class Fusion:
 
     def _choice(self, choice: Choice) -> Choice:
         pieces = [self._pieces(axis) for axis in choice.order]
+        picks = tuple(pick for axes, pick in zip(pieces, choice.picks, strict=True) for _ in axes)
         return Choice(
             tuple(self.real(x) for x in choice.demands),
             tuple(self.real(x) for x in choice.results),
-            choice.cost,
+            choice.cost + sum(s.deferred for s in picks) - sum(s.deferred for s in choice.picks),
             tuple(a for axes in pieces for a in axes),
-            tuple(pick for axes, pick in zip(pieces, choice.picks, strict=True) for _ in axes),
+            picks,
         )
 
     def real(self, layout: Layout) -> Layout:

@@ -65,7 +65,7 @@ def _ends(engine: Engine) -> list[Op]:
 def _move(engine: Engine, op: Op) -> float:
     """Runs an op in the cheapest way, all else as it is; how much cheaper that is."""
     weight, gain = engine.weights.get(op, 1), 0.0
-    spent = weight * engine.own_cost(op, engine.choices[op])
+    spent = weight * engine.choices[op].cost
     for v in dict.fromkeys((*op.results, *op.operands)):
         spent += engine.weights.get(v, 1) * _serve(engine, v, engine.layouts[v])
     for way in _other_ways(engine, op):

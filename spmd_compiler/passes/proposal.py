@@ -82,7 +82,7 @@ def _price(engine: Engine, values: Iterable[Value], nodes: Iterable[Node]) -> fl
     weights, cost = engine.weights, 0.0
     for node in nodes:
         if not isinstance(node, tuple):
-            cost += weights.get(node, 1) * engine.own_cost(node, engine.choices[node])
+            cost += weights.get(node, 1) * engine.choices[node].cost
     for v in values:
         cost += weights.get(v, 1) * engine.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
     return cost

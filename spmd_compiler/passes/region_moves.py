@@ -174,7 +174,7 @@ def _best_part(around: Around, region: Region, present: bool) -> tuple[Region, b
         values.update(dict.fromkeys((*made_by(engine, node), *read_by(node))))
         if not isinstance(node, tuple):
             assert not isinstance(move, Layout)
-            own = move.cost - engine.own_cost(node, engine.choices[node])
+            own = move.cost - engine.choices[node].cost
             cut.one(variables[node], engine.weights.get(node, 1) * own)
     for value in values:
         exact &= _add_relayouts(around, region, variables, cut, value, present)

@@ -29,9 +29,11 @@ class Traffic:
         weights, total = engine.weights, 0.0
         for op, choice in engine.choices.items():
             if any(s.exchange for s in choice.picks):
-                total += weights.get(op, 1) * self.book.rule(op).own_cost(op, choice, self.mesh)
-        for v, layout in engine.layouts.items():
-            total += weights.get(v, 1) * self.costs.serve(v.type, layout, engine.wanted(v))
+                total += weights.get(op, 1) * self.book.rule(op).own_cost(
+                    choice, op.operands, op.results, self.mesh
+                )
+        for _, paid in engine.relaid(self.costs):
+            total += paid
         return total
 
     def added(self, engine: Engine, before: State) -> float:

@@ -15,7 +15,7 @@ from ...ir.graph import Op, Value
 from ...ir.layout import Layout, local_type
 from ...ir.mesh import Mesh, parse_axis
 from ...ir.types import TensorType, Type
-from ..cost import DEFER, Work, prices
+from ..cost import Work, prices
 from ..relayout import refine
 from .choosing import cheapest
 from .strategy import Choice, Exchange, In, Out, Placement, R, Strategy
@@ -90,7 +90,9 @@ class Rule:
         key = (ins, outs)
         choice = self._choices.get(key)
         if choice is None:
-            choice = self._choices[key] = self._choose(costs, ins, outs)
+            choice = self._choose(costs, ins, outs)
+            choice = choice._replace(cost=self.own_cost(choice, ins, outs, costs.mesh))
+            self._choices[key] = choice
         return choice
 
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
@@ -164,7 +166,7 @@ class Rule:
             return None  # a sum of products is no product of sums: partials of two kinds at once have no one meaning
         price = prices(mesh)
         cost = price.work(self.work) / shards
-        cost += DEFER * sum(any(isinstance(p, str) for p in s.operands) for s in picks)
+        cost += sum([s.deferred for s in picks])
         if price.room < math.inf:
             made = zip(outs, results, strict=True)
             cost += sum(price.hold(local_type(t, layout, mesh).nbytes) for t, layout in made)
@@ -226,9 +228,11 @@ class Rule:
         way = self.way(order, picks, op.operands, op.results, mesh)
         return way if way is not None and way.results[result] is layout else None
 
-    def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
+    def own_cost(
+        self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh
+    ) -> float:
         """Work and messages of the op itself."""
-        way = self.way(choice.order, choice.picks, op.operands, op.results, mesh)
+        way = self.way(choice.order, choice.picks, ins, outs, mesh)
         assert way is not None
         return way.cost
 

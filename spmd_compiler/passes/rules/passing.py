@@ -5,6 +5,8 @@ Such an op has no factors: any layout serves, and the one on its one side follow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical
 from ...ir.mesh import Mesh
@@ -75,7 +77,9 @@ class PassingRule(Rule):
         ways = [self._pair(x, outside, mesh) for x in dict.fromkeys(found)]
         return tuple(w for w in ways if w is not None)
 
-    def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
+    def own_cost(
+        self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh
+    ) -> float:
         return 0.0
 
     def covers(self, op: Op, mesh: Mesh) -> bool:

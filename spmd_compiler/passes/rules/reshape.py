@@ -9,8 +9,9 @@ group, cuts both sides in blocks that don't divide them: of [5,6] over 2, blocks
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from ...ir.graph import Op
+from ...ir.graph import Op, Value
 from ...ir.layout import Axes, Layout, block_size, canonical, local_block
 from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
@@ -223,7 +224,9 @@ class ReshapeRule(Rule):
         demand = canonical(source, op.operands[0].type, mesh)
         return Choice((demand,), (layout,), self._cost(demand, mesh))
 
-    def own_cost(self, op: Op, choice: Choice, mesh: Mesh) -> float:
+    def own_cost(
+        self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh
+    ) -> float:
         return self._cost(choice.demands[0], mesh)
 
     def _cost(self, layout: Layout, mesh: Mesh) -> float:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ...ir.layout import Layout
 from ...ir.types import Type
+from ..cost import DEFER
 
 R = -1  # replicated; a dim index means sharded on that dim, a str is the kind of a partial
 Placement = int | str
@@ -22,9 +23,15 @@ class Strategy(NamedTuple):
     factor: int = -1  # the factor that is sharded, -1 if none
     exchange: Exchange | None = None  # what the op itself sends
 
+    @property
+    def deferred(self) -> float:
+        """What it costs that partials pass through."""
+        return DEFER if any(isinstance(p, str) for p in self.operands) else 0.0
+
 
 class Choice(NamedTuple):
-    """How one op runs: the layouts it needs of its operands, those it gives its results, and the cost of that.
+    """How one op runs: the layouts it needs of its operands, those it gives its results, and the cost of that: its work and its
+    own messages.
 
     order, picks: the mesh axes in play and the strategy on each; () where a choice does not come from strategies."""
 
