@@ -47,3 +47,16 @@ def test_costs_may_be_added_up():
     cut.ordered(b, a, 0.25)
     ones = cut.solve()
     assert ones[a] and not ones[b]
+
+
+@pytest.mark.parametrize("scale", [1e6, 1e12])
+def test_costs_of_any_size(scale):
+    """A chain that follows its last variable: what it costs is no more than what all gain, or a little more."""
+    for last, expected in ((-1.001, True), (-0.999, False)):
+        cut = MinCut()
+        chain = [cut.variable() for _ in range(20)]
+        for low, high in itertools.pairwise(chain):
+            cut.never(low, high)
+            cut.one(low, scale / 19)
+        cut.one(chain[-1], last * scale)
+        assert cut.solve() == [expected] * 20
