@@ -149,9 +149,13 @@ class Propagate:
         say: of the assignments that are found, that one stays with which the whole program is cheapest."""
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
 
+        costs: dict[int, float] = {}  # by the state of the shortened program
+
         def whole() -> float:
-            adopt(engine, found, short.stand_ins)
-            return engine.total()
+            if found.memory.state not in costs:
+                adopt(engine, found, short.stand_ins)
+                costs[found.memory.state] = engine.total()
+            return costs[found.memory.state]
 
         found.judge = whole
         pure = self.explore(found, short.module)
