@@ -32,7 +32,7 @@ from spmd_compiler import ir  # noqa: E402
 from spmd_compiler.ir.graph import Module  # noqa: E402
 from spmd_compiler.passes.estimate import peak_bytes  # noqa: E402
 from spmd_compiler.passes.exact import solve  # noqa: E402
-from spmd_compiler.passes.manager import Pass  # noqa: E402
+from spmd_compiler.passes.manager import Pass, no_cycle_collection  # noqa: E402
 from spmd_compiler.passes.pipeline import Options, compile_module  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
 from spmd_compiler.passes.report import collectives  # noqa: E402
@@ -109,11 +109,12 @@ def measure(name: str, seconds: float, within_memory: bool) -> Row:
     stages = compile_module(module, callback=keep)
     before = seen["merge_moves"]
     limit = float(weight(stages["optimize"])[1]) if within_memory else None
-    start = time.perf_counter()
-    engine, _ = Propagate().assigned(before)
-    middle, default = time.perf_counter(), engine.total()
-    outcome = solve(engine, before.main.body, seconds, limit)
-    end, exact = time.perf_counter(), engine.total()
+    with no_cycle_collection():
+        start = time.perf_counter()
+        engine, _ = Propagate().assigned(before)
+        middle, default = time.perf_counter(), engine.total()
+        outcome = solve(engine, before.main.body, seconds, limit)
+        end, exact = time.perf_counter(), engine.total()
     ops = sum(1 for _ in before.walk())
     row = Row(name, ops, default, exact, outcome.gap, outcome.folded, middle - start, end - middle)
     if row.above <= CHEAPER:

@@ -36,7 +36,7 @@ def run_passes(
     """Yields each pass with the module that it made. `checks`: what must hold after a pass; `callback` sees it before.
 
     Raises PassError."""
-    with _no_cycle_collection():
+    with no_cycle_collection():
         for run in passes:
             module = run(module)
             if callback is not None:
@@ -50,7 +50,7 @@ def run_passes(
 
 
 @contextmanager
-def _no_cycle_collection() -> Iterator[None]:
+def no_cycle_collection() -> Iterator[None]:
     """Passes make many objects that live on; looking for cycles among them again and again would take half of the time."""
     enabled = gc.isenabled()
     gc.disable()
