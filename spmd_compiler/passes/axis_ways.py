@@ -11,7 +11,7 @@ from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .memo import Table
-from .rules.base import Choice, with_axis, worth_cutting
+from .rules.base import Choice, distinct, with_axis, worth_cutting
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -48,8 +48,7 @@ class AxisWays:
             if not any(x.drop((self.axis,)).blocks for x in layouts):
                 found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
                 if any(x.blocks for x in layouts):  # the variants have default blocks
-                    others = [x for x in found if (x.demands, x.results) != key[1:3]]
-                    found = (choice, *others)
+                    found = tuple(distinct((choice, *found)))
             candidates[key] = found
         return found
 

@@ -148,7 +148,6 @@ class Propagate:
         """As `search`. A part that stands for others stands before and behind itself too, which the shortened program doesn't
         say: of the assignments that are found, that one stays with which the whole program is cheapest."""
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
-
         costs: dict[int, float] = {}  # by the state of the shortened program
 
         def whole() -> float:

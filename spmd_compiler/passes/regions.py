@@ -17,7 +17,7 @@ from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .axis_ways import FIXED
 from .proposal import Node, now
-from .rules.base import Choice, with_axis, worth_cutting
+from .rules.base import Choice, distinct, with_axis, worth_cutting
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -54,12 +54,10 @@ class Around:
         choice = self.engine.choices[op]
         known = self._ways.get((op, axis))
         if known is None or known[0] is not choice:
-            layouts, ways = (*choice.demands, *choice.results), (choice,)
+            layouts, ways = (*choice.demands, *choice.results), [choice]
             if op.name not in FIXED and not any(x.blocks for x in layouts):
-                found = self.engine.book.rule(op).variants(op, choice, axis, frozenset(), self.engine.mesh)
-                same = choice.demands, choice.results
-                ways = choice, *[w for w in found if (w.demands, w.results) != same]
-            known = self._ways[op, axis] = choice, ways
+                ways += self.engine.book.rule(op).variants(op, choice, axis, frozenset(), self.engine.mesh)
+            known = self._ways[op, axis] = choice, tuple(distinct(ways))
         return known[1]
 
     def swapped(self, node: Node, a: str, b: str) -> Choice | Layout | None:

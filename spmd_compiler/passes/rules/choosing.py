@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...ir.layout import Layout, canonical, local_block
+from ...ir.layout import canonical, local_block
 from ...ir.mesh import Mesh
-from ..cost import prices
 from ..relayout import nesting, refine
 from .strategy import Choice, In, Out, R, Strategy
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def cheapest(rule: Rule, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
-    """The cheapest way to run the op that is found, with what it costs to bring its operands and to serve its users."""
+    """The cheapest way to run the op that is found, by what it costs with bringing its operands and serving its users."""
     order, ins, outs = _axis_order(ins, outs, costs.mesh)
     return _Chooser(rule, costs, order, ins, outs).choice()
 
@@ -37,7 +36,9 @@ class _Chooser:
     def choice(self) -> Choice:
         order, replicated = self.order, self.rule.strategies[0]
         if not order:
-            return self.replicated()
+            best = self.rule.way((), (), self.ins, self.outs, self.mesh)
+            assert best is not None
+            return best
         pick = dict.fromkeys(order, replicated)
         # start from where the operands are, so that the first axes see true local sizes
         for axis in order:
@@ -62,13 +63,6 @@ class _Chooser:
         return best._replace(
             demands=tuple(canonical(layout, x.type, self.mesh) for layout, x in demands),
             results=tuple(canonical(layout, x.type, self.mesh) for layout, x in results),
-        )
-
-    def replicated(self) -> Choice:
-        return Choice(
-            tuple(Layout.replicated(x.type.rank) for x in self.ins),
-            tuple(Layout.replicated(x.type.rank) for x in self.outs),
-            prices(self.mesh).work(self.rule.work),
         )
 
     def options(self, axis: str) -> list[Strategy]:
