@@ -199,6 +199,17 @@ def reduction_key(op: Op, bucket: int) -> tuple[Axes, str, str] | None:
     return op.attrs["axes"], op.attrs["kind"], op.operands[0].type.dtype
 
 
+def lone_reductions(block: Block, bucket: int) -> list[Op]:
+    """The all-reduces of a block that fit in a bucket, and that no other one goes with."""
+
+    def key(op: Op) -> Any:
+        return reduction_key(op, bucket)
+
+    late = Block(block.args, _delayed(block, key, None)[0], block.returns)
+    joined = {op for _, together in _groups(late, key, bucket) for op in together}
+    return [op for op in block.ops if key(op) is not None and op not in joined]
+
+
 def _sends_at_most(op: Op, size: int) -> bool:
     """Whether a collective is the compiler's, and its operand a tensor of elements, in no more bytes than `size`."""
     return sends(op) and isinstance(type := op.operands[0].type, TensorType) and 0 < type.nbytes <= size

@@ -14,7 +14,7 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.optable import sends
-from .combine import combine_collectives, reduction_key
+from .combine import combine_collectives, lone_reductions, reduction_key
 from .cost import prices, ring_bytes
 
 
@@ -25,7 +25,7 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
         for region in op.regions:
             split_reductions(region, mesh, bucket)
     fewest: int | None = None
-    for op in list(block.ops):
+    for op in lone_reductions(block, bucket):
         for halves in _halves(op, block, mesh, bucket):
             if fewest is None:
                 fewest = _messages(block, mesh, bucket)
