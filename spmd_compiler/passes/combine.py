@@ -9,7 +9,7 @@ used. Larger all-reduces become one of several operands, without a copy, as XLA'
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..ir.graph import Block, Op, Value
@@ -35,6 +35,8 @@ LATENCIES = 4  # that one all-reduce takes to send, at most, where others could 
 # the place in a block before which to run, and collectives that can run there together
 Group = tuple[int, list[Op]]
 KeyOf = Callable[[Op], Any]  # what collectives must share to go together; None for all other ops
+Keys = Mapping[Op, Any]  # that of each collective which has one, in the block's order
+ReductionKey = tuple[Axes, str, str]  # axes, what reduces, element type
 Emit = Callable[
     [Builder, list[Op], tuple[str, ...]], dict[Value, Value]
 ]  # emits one for all: what replaces their results
@@ -63,9 +65,12 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
 def _combine(block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int) -> bool:
     """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given. True if others may be able to
     afterwards: what waited for them is done together now."""
-    ops, chained = _delayed(block, key_of, small)
+    keys = {op: key for op in block.ops if (key := key_of(op)) is not None}
+    if len({*keys.values()}) == len(keys):
+        return False
+    ops, chained = _delayed(block, keys, small)
     late = Block(block.args, ops, block.returns)
-    groups = list(_groups(late, key_of, bucket))
+    groups = list(_groups(late, keys, bucket))
     if groups:
         block.ops[:] = late.ops
         _merge(block, mesh, groups, emit)
@@ -108,7 +113,7 @@ def _cause(ops: list[Op]) -> str:
     return f"{sum(int(c[1]) if c else 1 for c in counts)} combined; {cause}"
 
 
-def _delayed(block: Block, key_of: KeyOf, small: int | None) -> tuple[list[Op], set[Op]]:
+def _delayed(block: Block, keys: Keys, small: int | None) -> tuple[list[Op], set[Op]]:
     """The ops in an order in which those that wait for collectives with a key come where they are needed; and which of these
     collectives wait for others."""
     waiting: dict[Value, tuple[int, Op]] = {}  # what makes a value, with its place
@@ -127,10 +132,8 @@ def _delayed(block: Block, key_of: KeyOf, small: int | None) -> tuple[list[Op], 
         new.extend(held[i] for i in sorted(held))
 
     for i, op in enumerate(block.ops):
-        moves = small is None or all(v.type.nbytes <= small for v in (*op.operands, *op.results))
-        moves = moves and is_pure(op) and op.name not in COLLECTIVES
-        behind, keyed = any(v in late for v in op.operands), key_of(op) is not None
-        waits = moves and behind
+        behind, keyed = any(v in late for v in op.operands), op in keys
+        waits = behind and op.name not in COLLECTIVES and is_pure(op) and _within(op, small)
         if keyed and behind:
             chained.add(op)
         if waits or keyed:
@@ -144,9 +147,14 @@ def _delayed(block: Block, key_of: KeyOf, small: int | None) -> tuple[list[Op], 
     return new, chained
 
 
-def _groups(block: Block, key_of: KeyOf, bucket: int) -> Iterator[Group]:
-    """Collectives with equal keys, other than None, that can run together, and hold no more bytes than a bucket: those first
-    whose results are used first, so that what is gathered for later does not lie about."""
+def _within(op: Op, size: int | None) -> bool:
+    """Whether what an op takes and gives is no larger than some bytes each, if given."""
+    return size is None or all(v.type.nbytes <= size for v in (*op.operands, *op.results))
+
+
+def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
+    """Collectives with equal keys that can run together, and hold no more bytes than a bucket: those first whose results are
+    used first, so that what is gathered for later does not lie about."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}
@@ -156,10 +164,9 @@ def _groups(block: Block, key_of: KeyOf, bucket: int) -> Iterator[Group]:
         for v in op.results:
             defined[v] = i
     end = len(block.ops)
-    keys = [key_of(op) for op in block.ops]
-    moved = {op.results[0]: key for op, key in zip(block.ops, keys, strict=True) if key is not None}
-    for i, (op, key) in enumerate(zip(block.ops, keys, strict=True)):
-        if key is not None:
+    moved = {op.results[0]: key for op, key in keys.items()}
+    for i, op in enumerate(block.ops):
+        if (key := keys.get(op)) is not None:
             operand, ready = op.operands[0], defined.get(op.operands[0], -1) + 1
             if operand in moved:
                 # what a collective that moves itself makes is there when it is used, and no sooner; its user can't go with it
@@ -192,7 +199,7 @@ def _small(op: Op) -> Any:
     return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
 
 
-def reduction_key(op: Op, bucket: int) -> tuple[Axes, str, str] | None:
+def reduction_key(op: Op, bucket: int) -> ReductionKey | None:
     """The key of all-reduces that fit in a bucket: their axes, what they reduce by, and the element type."""
     if op.name != "all_reduce" or not _sends_at_most(op, bucket):
         return None
@@ -201,13 +208,10 @@ def reduction_key(op: Op, bucket: int) -> tuple[Axes, str, str] | None:
 
 def lone_reductions(block: Block, bucket: int) -> list[Op]:
     """The all-reduces of a block that fit in a bucket, and that no other one goes with."""
-
-    def key(op: Op) -> Any:
-        return reduction_key(op, bucket)
-
-    late = Block(block.args, _delayed(block, key, None)[0], block.returns)
-    joined = {op for _, together in _groups(late, key, bucket) for op in together}
-    return [op for op in block.ops if key(op) is not None and op not in joined]
+    keys = {op: key for op in block.ops if (key := reduction_key(op, bucket)) is not None}
+    late = Block(block.args, _delayed(block, keys, None)[0], block.returns)
+    joined = {op for _, together in _groups(late, keys, bucket) for op in together}
+    return [op for op in keys if op not in joined]
 
 
 def _sends_at_most(op: Op, size: int) -> bool:

@@ -7,28 +7,29 @@ sums there, and then over the other, together with the gradients, it takes none.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from ..ir.clone import clone_block
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.optable import sends
-from .combine import combine_collectives, lone_reductions, reduction_key
+from .combine import ReductionKey, combine_collectives, lone_reductions, reduction_key
 from .cost import prices, ring_bytes
 
 
 def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
-    """Changes a block, and those inside, so that fewer collectives are left when they are combined. bucket: bytes that are
-    held for one collective."""
+    """Changes a block, and those inside, so that fewer collectives are left when they are combined. Those that go with others
+    over the same axes take no message of their own, and stay. bucket: bytes that are held for one collective."""
     for op in block.ops:
         for region in op.regions:
             split_reductions(region, mesh, bucket)
-    fewest: int | None = None
-    for op in lone_reductions(block, bucket):
-        for halves in _halves(op, block, mesh, bucket):
-            if fewest is None:
-                fewest = _messages(block, mesh, bucket)
+    keys = {op: key for op in block.ops if (key := reduction_key(op, bucket)) is not None}
+    distinct = list(dict.fromkeys(keys.values()))
+    ways = {op: halves for op, key in keys.items() if (halves := _halves(op, key, distinct, mesh))}
+    lone = [op for op in lone_reductions(block, bucket) if op in ways] if ways else []
+    fewest = _messages(block, mesh, bucket) if lone else 0
+    for op in lone:
+        for halves in ways[op]:
             split = Block(block.args, _split(block.ops, op, *halves), block.returns)
             messages = _messages(split, mesh, bucket)
             if messages < fewest:
@@ -36,19 +37,16 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
                 break
 
 
-def _halves(op: Op, block: Block, mesh: Mesh, bucket: int) -> Iterator[tuple[Axes, Axes]]:
-    """The axes over which other all-reduces of a block are, in pairs that make up those of `op`; none if that is more to send
-    twice than what a message weighs."""
-    key = reduction_key(op, bucket)
-    if key is None or len(key[0]) < 2:
-        return
+def _halves(op: Op, key: ReductionKey, keys: list[ReductionKey], mesh: Mesh) -> list[tuple[Axes, Axes]]:
+    """The axes over which other all-reduces, with `keys`, are, in pairs that make up those of `op`; none if that is more to
+    send twice than what a message weighs."""
     axes, *shared = key
+    if len(axes) < 2:
+        return []
     if ring_bytes(op.name, mesh.axes_size(axes), op.operands[0].type.nbytes) > prices(mesh).message:
-        return
-    others = [other for x in block.ops if (other := reduction_key(x, bucket)) and [*other[1:]] == shared]
-    for first, second in itertools.permutations(dict.fromkeys(x[0] for x in others), 2):
-        if sorted((*first, *second)) == sorted(axes):
-            yield first, second
+        return []
+    pairs = itertools.permutations([other for other, *rest in keys if rest == shared], 2)
+    return [(first, second) for first, second in pairs if sorted((*first, *second)) == sorted(axes)]
 
 
 def _split(ops: list[Op], op: Op, first: Axes, second: Axes) -> list[Op]:
