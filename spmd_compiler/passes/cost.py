@@ -91,7 +91,7 @@ class Prices:
 EXPANDED = 1 / 16  # operations a byte: slower off the matrix units, and much hides behind memory
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
-SMALL = 2200  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
+SMALL = 3000  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
 JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()

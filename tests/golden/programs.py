@@ -17,6 +17,7 @@ from jax import lax  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from spmd_compiler import ir  # noqa: E402
+from spmd_compiler.passes.cost import priced  # noqa: E402
 from spmd_compiler.passes.expand import Expand  # noqa: E402
 from spmd_compiler.passes.merge_moves import MergeMoves  # noqa: E402
 from spmd_compiler.passes.optimize import Optimize  # noqa: E402
@@ -28,7 +29,7 @@ AFTER = "// ----- after\n"
 PASSES: dict[str, Any] = {
     "simplify": Simplify(),
     "merge_moves": MergeMoves(),
-    "propagate": Propagate(),
+    "propagate": lambda module: Propagate()(priced(module, None)),
     "expand": Expand(),
     "optimize": Optimize(),
     "rings": Optimize(rings=True),

@@ -197,6 +197,20 @@ def test_halves_of_a_small_reduction_go_with_others():
     _same_results(module, packed)
 
 
+def test_reductions_that_go_together_are_not_tried_one_by_one(monkeypatch):
+    """As the gradients of small parameters in a deep network: combining the whole program for each would take minutes."""
+    text = LOSS.replace(
+        '  %4: f32[] = all_reduce(%0) axes=["data", "model"] kind="sum"',
+        "\n".join(f'  %{i}: f32[] = all_reduce(%0) axes=["data", "model"] kind="sum"' for i in range(4, 40)),
+    )
+    module, tried = ir.parse(text.replace("return %3, %4", "return %3, %39")), list[ir.Block]()
+    monkeypatch.setattr(
+        "spmd_compiler.passes.split_reductions.combine_collectives", lambda block, *_: tried.append(block)
+    )
+    split_reductions(module.main.body, module.mesh, BUCKET)
+    assert not tried
+
+
 def test_a_reduction_whose_halves_would_go_alone_stays():
     text = LOSS.replace(
         '%3: f32[64,64] = all_reduce(%2) axes=["data"]', '%3: f32[64,64] = all_reduce(%2) axes=["model"]'
