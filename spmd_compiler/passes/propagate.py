@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
 from .assignment import exchange
-from .cost import USUAL, prices
+from .cost import prices
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
@@ -317,7 +317,7 @@ class Propagate:
         engine.opened = frozenset()
         local_search(engine, module.main.body)
         self.keep_better(engine, module.main.body, before)
-        sent = Traffic(engine.mesh, USUAL.message)
+        sent = Traffic(engine.mesh, prices(engine.mesh).message)
         if engine.limit and sent.added(engine, before) >= -LESS * sent.sent(engine):
             engine.restore(before)
 
