@@ -40,12 +40,14 @@ class Work(NamedTuple):
 @dataclass(frozen=True)
 class Prices:
     """What things weigh, in bytes over the usual link. message: one more collective, which is what a link sends while one
-    starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. flop: an operation, between what those on 16 and on 32 bits take. stored: bytes of the largest value that enters or leaves the
+    starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. As on real chips, a message
+    takes as long as touching some 50 MB: below that, elementwise work is rather repeated than spread at equal bytes. flop:
+    an operation, between what those on 16 and on 32 bits take. stored: bytes of the largest value that enters or leaves the
     program. What an op touches beyond three of these is made by broadcasting, as the pairs of n bodies are: its arithmetic
     counts, like that of the matrix product that would make it. hardware: prices by mesh axis and element type, instead.
     room: bytes of a device's block of a value, above which it is dear: less where a program has to need less memory."""
 
-    message: float = 16384.0
+    message: float = 512.0
     touch: float = 1e-5
     flop: float = 1.3e-3
     hardware: Hardware | None = None
@@ -89,9 +91,7 @@ class Prices:
 EXPANDED = 1 / 16  # operations a byte: slower off the matrix units, and much hides behind memory
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
-TOUCHED = 50e6  # bytes of memory that a message weighs at most: as long as that takes on real chips, elementwise work is rather
-# repeated than spread at equal bytes
-SMALL = 3000  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
+SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
 JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()
@@ -109,9 +109,8 @@ def priced(module: Module, hardware: Hardware | None, room: float = math.inf) ->
     made = [v for op in module.walk() for v in op.results]
     largest = max((v.type.nbytes for v in (*made, *body.args)), default=0)
     stored = max((v.type.nbytes for v in (*body.args, *body.returns)), default=0)
-    message = min(USUAL.message, largest / SMALL)
-    usual = replace(USUAL, message=message, touch=max(USUAL.touch, message / TOUCHED), stored=stored)
-    mesh.cache["prices"] = replace(usual if hardware is None else Prices.of(hardware), room=room)
+    small = replace(USUAL, message=min(USUAL.message, largest / SMALL), stored=stored)
+    mesh.cache["prices"] = replace(small if hardware is None else Prices.of(hardware), room=room)
     return Module(mesh, module.functions, module.name, module.attrs)
 
 

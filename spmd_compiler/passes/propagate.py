@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
 from .assignment import exchange
-from .cost import prices
+from .cost import USUAL, prices
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
@@ -35,7 +35,6 @@ from .traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
-LONE = 512.0  # bytes that a message weighs there
 FAR = 1.2  # of the cheapest assignment's cost, above which another one is no start
 MIXED = 3  # times at most that what is better in other assignments is taken over
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
@@ -318,7 +317,7 @@ class Propagate:
         engine.opened = frozenset()
         local_search(engine, module.main.body)
         self.keep_better(engine, module.main.body, before)
-        sent = Traffic(engine.mesh, LONE)
+        sent = Traffic(engine.mesh, USUAL.message)
         if engine.limit and sent.added(engine, before) >= -LESS * sent.sent(engine):
             engine.restore(before)
 

@@ -17,27 +17,18 @@ from jax import lax  # noqa: E402
 from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from spmd_compiler import ir  # noqa: E402
-from spmd_compiler.passes.cost import Prices, priced  # noqa: E402
 from spmd_compiler.passes.expand import Expand  # noqa: E402
 from spmd_compiler.passes.merge_moves import MergeMoves  # noqa: E402
 from spmd_compiler.passes.optimize import Optimize  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
 from spmd_compiler.passes.simplify import Simplify  # noqa: E402
 
-
-def propagated(module: ir.Module) -> ir.Module:
-    """At a price of messages that suits programs as small as these."""
-    module = priced(module, None)
-    module.mesh.cache["prices"] = Prices(message=512)
-    return Propagate()(module)
-
-
 FOLDER = Path(__file__).parent
 AFTER = "// ----- after\n"
 PASSES: dict[str, Any] = {
     "simplify": Simplify(),
     "merge_moves": MergeMoves(),
-    "propagate": propagated,
+    "propagate": Propagate(),
     "expand": Expand(),
     "optimize": Optimize(),
     "rings": Optimize(rings=True),
