@@ -21,6 +21,7 @@ from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
 from .sorted_takes import SortedTakes
+from .timeline import timeline
 from .transposed_products import TransposedProducts
 from .units import Units
 from .verify import verify_layouts
@@ -96,9 +97,11 @@ def compile_module(
         return {done.name: result for done, result in run_passes(module, passes, checks, callback)}
 
     def assign(room: float, exact: bool) -> dict[str, Module]:
-        seconds = options.time_limit if exact else None
-        first = Propagate(options.sweeps, seconds, limit)
-        return run(priced(prepared, hardware, room), (first, *emit))
+        first = Propagate(options.sweeps, options.time_limit if exact else None, limit)
+        found = run(priced(prepared, hardware, room), (first, *emit))
+        if hardware is None or exact or not options.sweeps:
+            return found
+        return _faster(found, run(priced(prepared, None, room), (first, *emit)), hardware, memory)
 
     emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, tpu, memory))
     stages = {given: module}
@@ -117,6 +120,17 @@ def compile_module(
             "shard more of its arguments, or compute again what is kept for gradients (jax.checkpoint)"
         )
     return {name: stages[name] for name in STAGES if name in stages}
+
+
+def _faster(
+    found: dict[str, Module], usual: dict[str, Module], hardware: Hardware, memory: float | None
+) -> dict[str, Module]:
+    """What was found at the prices of a hardware model, or at the usual ones if that takes less time by the model and no more
+    memory than there is. The search prices each collective alone; what goes together, or hides, shows only in a program."""
+    if timeline(usual["optimize"], hardware).total >= timeline(found["optimize"], hardware).total:
+        return found
+    fits = memory is None or _takes(usual) <= max(memory, _takes(found))
+    return usual if fits else found
 
 
 def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Module], int]:
