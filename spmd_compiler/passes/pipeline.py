@@ -26,7 +26,8 @@ from .transposed_products import TransposedProducts
 from .units import Units
 from .verify import verify_layouts
 
-Assign = Callable[[float, bool], dict[str, Module]]  # with blocks of this size, by the exact search or not
+Stages = dict[str, Module]
+Assign = Callable[[float, bool], Stages]  # with blocks of this size, by the exact search or not
 
 # What a user sees: the program as it came, and the results of passes, by their names.
 STAGES = ("import", "propagate", "expand", "optimize")
@@ -74,7 +75,7 @@ def compile_module(
     tpu: bool = False,
     given: str = "import",
     memory: float | None = None,
-) -> dict[str, Module]:
+) -> Stages:
     """Runs all passes on an imported module whose `main` has its user's layouts: arguments in `Value.layout`, results in
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
     after each pass. `units`: what custom calls with these backend_configs run on a device. `tpu`: write collectives as XLA's TPU
@@ -93,15 +94,17 @@ def compile_module(
             return ()
         return (verify, verify_layouts) if isinstance(done, Propagate) else (verify,)
 
-    def run(module: Module, passes: Sequence[Pass]) -> dict[str, Module]:
+    def run(module: Module, passes: Sequence[Pass]) -> Stages:
         return {done.name: result for done, result in run_passes(module, passes, checks, callback)}
 
-    def assign(room: float, exact: bool) -> dict[str, Module]:
+    def assign(room: float, exact: bool) -> Stages:
         first = Propagate(options.sweeps, options.time_limit if exact else None, limit)
         found = run(priced(prepared, hardware, room), (first, *emit))
         if hardware is None or exact or not options.sweeps:
             return found
-        return _faster(found, run(priced(prepared, None, room), (first, *emit)), hardware, memory)
+        # the search prices each collective alone: what goes together, or hides, shows only in a program
+        usual = run(priced(prepared, None, room), (first, *emit))
+        return _fastest((found, usual), hardware, memory)
 
     emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, tpu, memory))
     stages = {given: module}
@@ -122,18 +125,13 @@ def compile_module(
     return {name: stages[name] for name in STAGES if name in stages}
 
 
-def _faster(
-    found: dict[str, Module], usual: dict[str, Module], hardware: Hardware, memory: float | None
-) -> dict[str, Module]:
-    """What was found at the prices of a hardware model, or at the usual ones if that takes less time by the model and no more
-    memory than there is. The search prices each collective alone; what goes together, or hides, shows only in a program."""
-    if timeline(usual["optimize"], hardware).total >= timeline(found["optimize"], hardware).total:
-        return found
-    fits = memory is None or _takes(usual) <= max(memory, _takes(found))
-    return usual if fits else found
+def _fastest(programs: Sequence[Stages], hardware: Hardware, memory: float | None) -> Stages:
+    """Of those that fit into the memory, or else of all, the one that takes least time by the model."""
+    fitting = [x for x in programs if memory is None or _takes(x) <= memory]
+    return min(fitting or programs, key=lambda x: timeline(x["optimize"], hardware).total)
 
 
-def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Module], int]:
+def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[Stages, int]:
     """The first program that fits into the memory, from values in blocks of any size on to smaller and smaller ones; if none
     does, the first of all. And what that takes which takes least. exact: if what the exact search finds with blocks of the
     size that served fits too, it is that."""
@@ -157,5 +155,5 @@ def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[dict[str, Modu
     return found, least
 
 
-def _takes(stages: dict[str, Module]) -> int:
+def _takes(stages: Stages) -> int:
     return peak_bytes(stages["optimize"].main.body, set())
