@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
@@ -34,13 +34,13 @@ LATENCIES = 4  # that one all-reduce takes to send, at most, where others could 
 
 # the place in a block before which to run, and collectives that can run there together
 Group = tuple[int, list[Op]]
-KeyOf = Callable[[Op], Any]  # what collectives must share to go together; None for all other ops
-Keys = Mapping[Op, Any]  # that of each collective which has one, in the block's order
+Keys = Mapping[Op, Any]  # of collectives, in the block's order, what they must share to go together
 ReductionKey = tuple[Axes, str, str]  # axes, what reduces, element type
 Emit = Callable[
     [Builder, list[Op], tuple[str, ...]], dict[Value, Value]
 ]  # emits one for all: what replaces their results
 
+K = TypeVar("K")
 _COMBINED = re.compile(r"(\d+) combined; ")
 
 
@@ -57,15 +57,14 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh, bucket)
-    while _combine(block, mesh, _small, _pack, SMALL, bucket):
+    while _combine(block, mesh, _keys(block, _small), _pack, SMALL, bucket):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(block, mesh, lambda op: reduction_key(op, bucket), _join, None, bucket)
+    _combine(block, mesh, reduction_keys(block, bucket), _join, None, bucket)
 
 
-def _combine(block: Block, mesh: Mesh, key_of: KeyOf, emit: Emit, small: int | None, bucket: int) -> bool:
-    """Runs together what can, if ops behind it wait: those of `small` bytes at most, if given. True if others may be able to
+def _combine(block: Block, mesh: Mesh, keys: Keys, emit: Emit, small: int | None, bucket: int) -> bool:
+    """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True if others may be able to
     afterwards: what waited for them is done together now."""
-    keys = {op: key for op in block.ops if (key := key_of(op)) is not None}
     if len({*keys.values()}) == len(keys):
         return False
     ops, chained = _delayed(block, keys, small)
@@ -199,19 +198,26 @@ def _small(op: Op) -> Any:
     return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
 
 
-def reduction_key(op: Op, bucket: int) -> ReductionKey | None:
-    """The key of all-reduces that fit in a bucket: their axes, what they reduce by, and the element type."""
-    if op.name != "all_reduce" or not _sends_at_most(op, bucket):
-        return None
-    return op.attrs["axes"], op.attrs["kind"], op.operands[0].type.dtype
+def reduction_keys(block: Block, bucket: int) -> dict[Op, ReductionKey]:
+    """Of the all-reduces of a block that fit in a bucket: their axes, what they reduce by, and the element type."""
+
+    def key(op: Op) -> ReductionKey | None:
+        if op.name != "all_reduce" or not _sends_at_most(op, bucket):
+            return None
+        return op.attrs["axes"], op.attrs["kind"], op.operands[0].type.dtype
+
+    return _keys(block, key)
 
 
-def lone_reductions(block: Block, bucket: int) -> list[Op]:
-    """The all-reduces of a block that fit in a bucket, and that no other one goes with."""
-    keys = {op: key for op in block.ops if (key := reduction_key(op, bucket)) is not None}
+def lone_reductions(block: Block, keys: Mapping[Op, ReductionKey], bucket: int) -> list[Op]:
+    """Of the all-reduces of a block with `reduction_keys` those that no other one goes with."""
     late = Block(block.args, _delayed(block, keys, None)[0], block.returns)
     joined = {op for _, together in _groups(late, keys, bucket) for op in together}
     return [op for op in keys if op not in joined]
+
+
+def _keys(block: Block, key_of: Callable[[Op], K | None]) -> dict[Op, K]:
+    return {op: key for op in block.ops if (key := key_of(op)) is not None}
 
 
 def _sends_at_most(op: Op, size: int) -> bool:

@@ -13,7 +13,7 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.optable import sends
-from .combine import ReductionKey, combine_collectives, lone_reductions, reduction_key
+from .combine import ReductionKey, combine_collectives, lone_reductions, reduction_keys
 from .cost import prices, ring_bytes
 
 
@@ -23,10 +23,10 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
     for op in block.ops:
         for region in op.regions:
             split_reductions(region, mesh, bucket)
-    keys = {op: key for op in block.ops if (key := reduction_key(op, bucket)) is not None}
+    keys = reduction_keys(block, bucket)
     distinct = list(dict.fromkeys(keys.values()))
     ways = {op: halves for op, key in keys.items() if (halves := _halves(op, key, distinct, mesh))}
-    lone = [op for op in lone_reductions(block, bucket) if op in ways] if ways else []
+    lone = [op for op in lone_reductions(block, keys, bucket) if op in ways] if ways else []
     fewest = _messages(block, mesh, bucket) if lone else 0
     for op in lone:
         for halves in ways[op]:
