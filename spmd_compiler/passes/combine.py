@@ -22,7 +22,8 @@ from .estimate import reads
 from .hardware import Hardware
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
-SMALL_BLOCKS = {  # the same where XLA copies blocks anyway, or what comes is smaller
+SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smaller, or one may have several operands
+    "all_reduce": 32 * 1024,
     "all_gather": 128 * 1024,
     "all_to_all": 256 * 1024,
     "reduce_scatter": 1024 * 1024,
@@ -192,7 +193,7 @@ def _held(op: Op) -> int:
 
 def _small(op: Op) -> Any:
     """The key of small collectives."""
-    limit = SMALL_BLOCKS.get(op.name, SMALL)
+    limit = SMALL_OF.get(op.name, SMALL)
     if op.name not in _PACK or not _sends_at_most(op, limit) or _held(op) > GATHERED:
         return None
     return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
