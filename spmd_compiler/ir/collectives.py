@@ -14,7 +14,7 @@ from .constants import elements, matrix
 from .cpu_forms import CpuForms
 from .forms import Forms, GpuForms
 from .graph import Op
-from .groups import device_groups, listed_pairs, mesh_axes_text, shift_pairs, strides, transfer_pairs
+from .groups import device_groups, mesh_axes_text, permute_pairs, strides
 from .mesh import Mesh
 from .optable import COMBINE
 
@@ -165,24 +165,12 @@ class CollectiveWriter:
 
     def _source_target_pairs(self, op: Op) -> ir.Attribute:
         attrs = op.attrs
-        key = (
-            attrs["axes"],
-            attrs.get("shift"),
-            attrs.get("wrap", False),
-            attrs.get("target_axes"),
-            attrs.get("pairs"),
-        )
+        key = tuple([attrs.get(name) for name in ("axes", "shift", "wrap", "target_axes", "pairs")])
         hit = self._pairs.get(key)
         if hit is None:
-            axes, shift, wrap, target_axes, listed = key
-            if target_axes is not None:
-                pairs = transfer_pairs(self._mesh, axes, target_axes)
-            elif shift is not None:
-                pairs = shift_pairs(self._mesh, axes, shift, wrap)
-            elif listed is not None:
-                pairs = listed_pairs(self._mesh, axes, listed)
-            else:
+            if key[1] is None and key[3:] == (None, None):
                 raise SpmdError(f"{op.loc}: collective_permute needs `shift`, `pairs` or `target_axes`")
+            pairs = permute_pairs(self._mesh, attrs)
             hit = self._pairs[key] = (matrix(pairs), len(pairs))
         self.pairs += hit[1]
         return hit[0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -85,6 +86,17 @@ def transfer_pairs(mesh: Mesh, axes: Axes, target_axes: Axes) -> np.ndarray:
         rest = devices - _offsets(mesh, axes, index)
         hit = cache[(axes, target_axes)] = np.stack([devices, rest + _offsets(mesh, target_axes, index)], 1)
     return hit
+
+
+def permute_pairs(mesh: Mesh, attrs: Mapping[str, Any]) -> np.ndarray:
+    """int64[pairs, 2]: (sender, receiver) of a collective_permute with these attributes. Raises KeyError if they don't say
+    who sends to whom."""
+    axes = attrs["axes"]
+    if "target_axes" in attrs:
+        return transfer_pairs(mesh, axes, attrs["target_axes"])
+    if "shift" in attrs:
+        return shift_pairs(mesh, axes, attrs["shift"], attrs.get("wrap", False))
+    return listed_pairs(mesh, axes, attrs["pairs"])
 
 
 def listed_pairs(mesh: Mesh, axes: Axes, pairs: tuple[tuple[int, int], ...]) -> np.ndarray:

@@ -1,7 +1,7 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
 collectives that can run together are combined, large ones unless the hardware model says that apart they hide better; matrix
 products that wait for large ones become rings. Loops end on each device by itself where they may; arguments are exchanged
-before they are computed with, and what is much is sliced before it is gathered; starts of slices that XLA would misread are
+before they are computed with, permutes of permutes become one, and what is much is sliced before it is gathered; starts of slices that XLA would misread are
 clamped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so
 that they run while collectives do."""
 
@@ -15,6 +15,7 @@ from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
 from .combine import bucket_sizes, combine_collectives
+from .compose_permutes import compose_permutes
 from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
@@ -44,6 +45,7 @@ class Optimize:
         module = Simplify()(module)
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
+        compose_permutes(module.main.body, module.mesh)
         join_barriers(module.main.body)
         sizes = sorted(bucket_sizes(self.hardware, self.memory))
         slice_first(module.main.body, module.mesh, sizes[0])

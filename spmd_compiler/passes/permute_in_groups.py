@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..ir.graph import Value
-from ..ir.groups import listed_pairs, positions, shift_pairs, transfer_pairs
+from ..ir.groups import permute_pairs, positions
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
@@ -36,13 +36,7 @@ def permute_in_groups(b: Builder, value: Value, axes: Axes, attrs: dict[str, Any
 
 def _senders(mesh: Mesh, axes: Axes, attrs: dict[str, Any]) -> np.ndarray:
     """int32[n]: per position on `axes` that of the device that sends there, -1 where none does."""
-    if "target_axes" in attrs:
-        pairs = transfer_pairs(mesh, axes, attrs["target_axes"])
-    elif "shift" in attrs:
-        pairs = shift_pairs(mesh, axes, attrs["shift"], attrs["wrap"])
-    else:
-        pairs = listed_pairs(mesh, axes, attrs["pairs"])
-    at = positions(mesh, axes)
+    pairs, at = permute_pairs(mesh, {"axes": axes, **attrs}), positions(mesh, axes)
     sender = np.full(mesh.axes_size(axes), -1, np.int32)
     sender[at[pairs[:, 1]]] = at[pairs[:, 0]]
     return sender

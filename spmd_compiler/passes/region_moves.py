@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Value
@@ -28,6 +29,7 @@ from .regions import (
     moved,
     read_by,
     results_of,
+    turned,
 )
 
 if TYPE_CHECKING:
@@ -110,7 +112,7 @@ def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
     """What may move together to save some values' relayouts: an axis that one of these moves goes to where some user has it,
-    changes places with another axis, or goes to another dim; or the value is made in the layout that some user wants."""
+    changes places with another axis, or goes to another dim; two on one dim turn round; or the value is made in the layout that some user wants."""
     engine = around.engine
     for value in values:
         yield from _to_nowhere(around, value)
@@ -120,6 +122,10 @@ def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
             for axis in engine.mesh.shape:
                 if len(_places(axis, layouts)) > 1:
                     yield from ways(around, value, axis, layouts)
+    for value in values[:VALUES]:
+        for axes in dict.fromkeys(d for x in (engine.layouts[value], *engine.wanted(value)) for d in x.dims):
+            for a, b in combinations(axes, 2):
+                yield turned(around, value, a, b, MOST)
     for value in values[:VALUES]:
         for layout in engine.wanted(value):
             if layout is not engine.layouts[value]:

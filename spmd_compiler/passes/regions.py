@@ -2,13 +2,14 @@
 
 From a value and one of its dims, all ops are reached that could have the axis on this dim, on those that go with it in
 their other values, and so on. From these, all that have the axis elsewhere: they could do without it. Or two axes change
-places wherever they are. Or, from a value back to the arguments, what would make it in a layout that some user wants.
+places wherever they are, or turn round on the dims that they share. Or, from a value back to the arguments, what would
+make it in a layout that some user wants.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -175,16 +176,25 @@ def cleared(around: Around, start: Value, axes: Sequence[str], most: int) -> Reg
 
 def exchanged(around: Around, start: Value, a: str, b: str, most: int) -> Region:
     """The region around `start` that would have axis `a` where it has `b`, and the other way round."""
-    engine, found, seen, todo = around.engine, Region(), {start}, deque([start])
+    return _spread(around, start, lambda node: around.swapped(node, a, b), most)
+
+
+def turned(around: Around, start: Value, a: str, b: str, most: int) -> Region:
+    """The region around `start` that has two axes on one dim, and would have them in the other order."""
+    return _spread(around, start, lambda node: _turned(around.engine, node, a, b), most)
+
+
+def _spread(
+    around: Around, start: Value, move_of: Callable[[Node], Choice | Layout | None], most: int
+) -> Region:
+    """The nodes around `start` that have a move, as far as they hang together. Of most nodes, nearest first."""
+    found, seen, todo = Region(), {start}, deque([start])
     while todo and len(found) < most:
         for node in around.nodes(todo.popleft()):
-            if node in found:
-                continue
-            move = around.swapped(node, a, b)
-            if move is None:
+            if node in found or (move := move_of(node)) is None:
                 continue
             found[node] = move
-            for w in (*made_by(engine, node), *read_by(node)):
+            for w in (*made_by(around.engine, node), *read_by(node)):
                 if w not in seen:
                     seen.add(w)
                     todo.append(w)
@@ -280,6 +290,22 @@ def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str
             return None
         way = found[0]
     return way
+
+
+def _turned(engine: Engine, node: Node, a: str, b: str) -> Choice | Layout | None:
+    """How a node runs with two axes in the other order that are on one dim; None if they aren't, or it can't."""
+    choice, other = now(engine, node), {a: b, b: a}
+    if isinstance(choice, Layout):
+        shared = [axes for axes in choice.dims if a in axes and b in axes]
+        if not shared or choice.blocks:
+            return None
+        return choice.with_dim(choice.dims.index(shared[0]), tuple([other.get(x, x) for x in shared[0]]))
+    picks = dict(zip(choice.order, choice.picks, strict=True))
+    if a not in picks or picks[a] is not picks.get(b) or any(x.blocks for x in choice.demands):
+        return None
+    assert not isinstance(node, tuple)
+    order = tuple([other.get(x, x) for x in choice.order])
+    return engine.book.rule(node).way(order, choice.picks, node.operands, node.results, engine.mesh)
 
 
 def _layout_swapped(engine: Engine, value: Value, layout: Layout, a: str, b: str) -> Layout | None:

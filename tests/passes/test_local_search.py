@@ -219,6 +219,17 @@ def test_axes_of_a_dim_in_the_order_that_suits():
     assert not [c for c in lowered.collectives() if c.kind == "collective_permute"]
 
 
+def test_a_region_turns_its_axes_round():
+    """The second axis may come before or behind the first one on a dim. Behind, only that one is exchanged, but the negation
+    would have to turn round with the sort."""
+    mesh = spmd.create_mesh({"a": 4, "b": 2}, abstract=True)
+    step = spmd.spmd_jit(
+        lambda x: -jnp.sort(x, 0), mesh=mesh, in_layouts=P("a", "b"), out_layouts=P("a", "b")
+    )
+    lowered = step.lower(zeros(1024, 32))
+    assert [(c.kind, c.bytes_per_device) for c in lowered.collectives()] == [("all_to_all", 12_288)] * 2
+
+
 def test_an_axis_that_is_nowhere_comes_before_and_behind_others():
     """A product of merged dims, whose sharded dim can be split again only if its axes come in their order."""
     assert lowered("reshape_merge_bs_mm~cube0").comm_bytes() <= 196_608

@@ -34,7 +34,7 @@ class Rule:
 
     operands, results: per value the factor of each dim. sizes: the factors' sizes. strategies: the first replicates
     everything. even: factors that can only be cut in equal parts. work: of the whole op. expand:
-    emits the local ops.
+    emits the local ops. permutes: what it exchanges along several factors, where each sends the whole block, is sent once.
     """
 
     __slots__ = (
@@ -46,6 +46,7 @@ class Rule:
         "expand",
         "fallback",
         "operands",
+        "permutes",
         "results",
         "sizes",
         "strategies",
@@ -62,8 +63,10 @@ class Rule:
         work: Work = NOTHING,
         fallback: bool = False,
         even: Iterable[int] = (),
+        permutes: bool = False,
     ):
         self.even = frozenset(even)
+        self.permutes = permutes
         self.operands = tuple(tuple(d) for d in operands)
         self.results = tuple(tuple(d) for d in results)
         self.sizes = tuple(sizes)
@@ -170,12 +173,14 @@ class Rule:
         if price.room < math.inf:
             made = zip(outs, results, strict=True)
             cost += sum(price.hold(local_type(t, layout, mesh).nbytes) for t, layout in made)
-        for s, axes in factors.values():
-            if s.exchange:
-                local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
-                local_outs = [local_type(t, r, mesh) for t, r in zip(outs, results, strict=True)]
-                sent, messages = s.exchange(mesh.axes_size(axes), local_ins, local_outs)
-                cost += price.send(axes, sent, messages)
+        exchanging = [(s.exchange, axes) for s, axes in factors.values() if s.exchange]
+        if exchanging:
+            local_ins = [local_type(t, d, mesh) for t, d in zip(ins, demands, strict=True)]
+            local_outs = [local_type(t, r, mesh) for t, r in zip(outs, results, strict=True)]
+            sends = [(axes, f(mesh.axes_size(axes), local_ins, local_outs)) for f, axes in exchanging]
+            if self.permutes and all(sent == (local_ins[0].nbytes, 1) for _, sent in sends):
+                sends = [([a for axes, _ in sends for a in axes], sends[0][1])]
+            cost += sum([price.send(axes, *sent) for axes, sent in sends])
         return Choice(tuple(demands), tuple(results), cost, order, picks)
 
     def turned(self, op: Op, ways: Iterable[Choice], mesh: Mesh) -> Iterator[Choice]:
@@ -310,13 +315,14 @@ def factored(
     even: Iterable[int] = (),
     extra: Iterable[Strategy] = (),
     work: Work = NOTHING,
+    permutes: bool = False,
 ) -> Rule:
     """A rule from factors.
 
     reduced: factors that a result lacks, with the kind of partial that sharding them leaves on it.
     whole: factors that can't be sharded. linear: (operands, kinds) groups: if these operands are partial of such a
     kind, and the others replicated, so are the results. exchange: see `Strategy`. extra: strategies that the factors
-    don't imply.
+    don't imply. permutes: see `Rule`.
     """
     reduced = reduced or {}
     never = set(whole)
@@ -331,7 +337,7 @@ def factored(
         for kind in kinds:
             ops = tuple(kind if i in group else R for i in range(len(operands)))
             strategies.append(Strategy(ops, (kind,) * len(results)))
-    return Rule(operands, results, sizes, [*strategies, *extra], expand, work, even=even)
+    return Rule(operands, results, sizes, [*strategies, *extra], expand, work, even=even, permutes=permutes)
 
 
 def _dim_of(dims: Dims, factor: int) -> int:

@@ -167,6 +167,7 @@ def reverse(op: Op) -> Rule:
         linear=ANY_PARTIAL,
         extra=extra,
         work=Work.over(op),
+        permutes=True,
     )
 
 

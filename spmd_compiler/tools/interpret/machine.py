@@ -10,7 +10,7 @@ import numpy as np
 
 from ...errors import SpmdError
 from ...ir.graph import Block, Module, Op, Value
-from ...ir.groups import device_groups, listed_pairs, positions, shift_pairs, transfer_pairs
+from ...ir.groups import device_groups, permute_pairs, positions
 from ...ir.mesh import Mesh
 from ...ir.optable import COLLECTIVES
 from ...ir.types import TensorType, numpy_dtype
@@ -229,15 +229,8 @@ class _Machine:
         return out
 
     def permute(self, op: Op, x: Devices) -> Devices:
-        a, axes = op.attrs, op.attrs["axes"]
-        if "target_axes" in a:
-            pairs = transfer_pairs(self.mesh, axes, a["target_axes"])
-        elif "shift" in a:
-            pairs = shift_pairs(self.mesh, axes, a["shift"], bool(a.get("wrap")))
-        else:
-            pairs = listed_pairs(self.mesh, axes, a["pairs"])
         out: Devices = [np.zeros_like(x[0])] * self.n
-        for source, target in pairs:
+        for source, target in permute_pairs(self.mesh, op.attrs):
             out[target] = x[source]
         return out
 
