@@ -23,6 +23,7 @@ from .simplify import Simplify
 from .sorted_takes import SortedTakes
 from .timeline import timeline
 from .transposed_products import TransposedProducts
+from .unflatten import Unflatten
 from .units import Units
 from .verify import verify_layouts
 
@@ -33,6 +34,7 @@ Assign = Callable[[float, bool], Stages]  # with blocks of this size, by the exa
 STAGES = ("import", "propagate", "expand", "optimize")
 PREPARE: tuple[Pass, ...] = (
     Simplify(),
+    Unflatten(),
     OpenRegions(),
     SplitBarriers(),
     SortedTakes(),
