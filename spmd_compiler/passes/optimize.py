@@ -22,6 +22,7 @@ from .hardware import Hardware
 from .independent_loops import free_loops
 from .rings import make_rings
 from .schedule import order_for_overlap
+from .share_halos import share_halos
 from .simplify import Simplify
 from .slice_first import slice_first
 from .split_reductions import split_reductions
@@ -46,6 +47,7 @@ class Optimize:
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
         compose_permutes(module.main.body, module.mesh)
+        share_halos(module.main.body, module.mesh)
         join_barriers(module.main.body)
         sizes = sorted(bucket_sizes(self.hardware, self.memory))
         slice_first(module.main.body, module.mesh, sizes[0])
