@@ -42,8 +42,7 @@ class Prices:
     """What things weigh, in bytes over the usual link. message: one more collective, which is what a link sends while one
     starts. touch: a byte of memory; memory is far faster than a link, and most touches fuse. As on real chips, a message
     takes as long as touching some 50 MB: below that, elementwise work is rather repeated than spread at equal bytes. flop:
-    an operation, between what those on 16 and on 32 bits take. start: operations that an op does in the time that it takes to
-    start it: those are not worth sharing. stored: bytes of the largest value that enters or leaves the
+    an operation, between what those on 16 and on 32 bits take. stored: bytes of the largest value that enters or leaves the
     program. What an op touches beyond three of these is made by broadcasting, as the pairs of n bodies are: its arithmetic
     counts, like that of the matrix product that would make it. hardware: prices by mesh axis and element type, instead.
     room: bytes of a device's block of a value, above which it is dear: less where a program has to need less memory."""
@@ -51,7 +50,6 @@ class Prices:
     message: float = 512.0
     touch: float = 1e-5
     flop: float = 1.3e-3
-    start: float = 1e6
     hardware: Hardware | None = None
     stored: float = math.inf
     room: float = math.inf
@@ -63,17 +61,14 @@ class Prices:
             hardware.link_latency * link,
             FUSED * link / hardware.memory_bandwidth,
             link / hardware.peak("default"),
-            0.0,
             hardware,
         )
 
-    def work(self, work: Work, shards: int = 1) -> float:
-        """What an op costs each of the devices that share its work."""
+    def work(self, work: Work) -> float:
         hw = self.hardware
         flop = self.flop if hw is None else hw.link_bandwidth / hw.peak(work.dtype)
         expanded = max(0.0, work.touched - 3 * self.stored) * EXPANDED
-        flops = max(0.0, (work.flops + expanded) / shards - self.start)
-        return self.touch * work.touched / shards + flop * flops
+        return self.touch * work.touched + flop * (work.flops + expanded)
 
     @property
     def bytes_first(self) -> bool:

@@ -196,10 +196,10 @@ class Engine(Assignment):
 
     @cached_property
     def work(self) -> float:
-        """What all work costs each device, if all share it; known once all ops have choices."""
-        price, weights, n = prices(self.mesh), self.weights, self.mesh.size
+        """What all work costs together, on one device; known once all ops have choices."""
+        price, weights = prices(self.mesh), self.weights
         return sum(
-            weights.get(op, 1) * price.work(self.book.rule(op).work, n)
+            weights.get(op, 1) * price.work(self.book.rule(op).work)
             for op in self.choices
             if op.name not in UNPRICED
         )

@@ -179,7 +179,7 @@ class Propagate:
 
     def is_best(self, engine: Engine, total: float) -> bool:
         """True if all devices share the work, and nothing is sent. total: what the assignment costs."""
-        even = total <= (1 + EVEN) * engine.work
+        even = total <= (1 + EVEN) * engine.work / engine.mesh.size
         return even and not engine.traffic.sent(engine)
 
     def explore(self, engine: Engine, module: Module) -> State | None:

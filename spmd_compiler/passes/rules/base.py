@@ -168,7 +168,7 @@ class Rule:
         if any(len({kind for _, kind in x.partial}) > 1 for x in (*demands, *results)):
             return None  # a sum of products is no product of sums: partials of two kinds at once have no one meaning
         price = prices(mesh)
-        cost = price.work(self.work, shards)
+        cost = price.work(self.work) / shards
         cost += sum([s.deferred for s in picks])
         if price.room < math.inf:
             made = zip(outs, results, strict=True)
