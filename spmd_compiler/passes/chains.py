@@ -3,6 +3,7 @@ of the values so far, and gives the ops that replace it, or None. The last one h
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,16 @@ import numpy as np
 from ..ir.graph import Op, Value
 
 Defs = dict[Value, Op]
+FEW = 8  # parts that are worth writing out
 
 
 def slice_of_slice(op: Op, defs: Defs) -> list[Op] | None:
+    """Parts of every second position stay that: two of them may make a roll."""
     inner = defs.get(op.operands[0])
     if inner is None or inner.name != "slice":
+        return None
+    sizes = zip(inner.results[0].type.shape, op.results[0].type.shape, inner.attrs["strides"], strict=True)
+    if any(t > 1 and n != m for n, m, t in sizes):
         return None
     steps = zip(inner.attrs["start_indices"], inner.attrs["strides"], strict=True)
     starts = tuple(s + t * x for (s, t), x in zip(steps, op.attrs["start_indices"], strict=True))
@@ -114,6 +120,73 @@ def slice_of_joined(op: Op, defs: Defs) -> list[Op] | None:
             return [_sliced(op, v, moved, op.attrs["strides"])]
         at += size
     return None
+
+
+def slice_of_splice(op: Op, defs: Defs) -> list[Op] | None:
+    """A slice of what is put together of parts of one value, along the dim where it is, is put together of less of them."""
+    inner = defs.get(op.operands[0])
+    if inner is None or inner.name != "splice":
+        return None
+    d, source = inner.attrs["dimension"], inner.operands[0]
+    begin, end = op.attrs["start_indices"][d], op.attrs["limit_indices"][d]
+    starts, limits, at = list[int](), list[int](), 0
+    for start, limit in zip(inner.attrs["starts"], inner.attrs["limits"], strict=True):
+        first, last = start + max(begin - at, 0), start + min(end - at, limit - start)
+        if first < last:
+            starts.append(first)
+            limits.append(last)
+        at += limit - start
+    if op.attrs["strides"][d] != 1 or len(starts) < 2 or (begin, end) == (0, at):
+        return None  # `slice_of_joined` does what lies in one part
+    before: list[Op] = []
+    type = op.results[0].type.with_shape(
+        tuple(n if i != d else source.type.shape[d] for i, n in enumerate(op.results[0].type.shape))
+    )
+    if type is not source.type:
+        whole = Op("slice", [], [Value(type)], loc=op.loc)
+        cut = tuple(s if i != d else 0 for i, s in enumerate(op.attrs["start_indices"]))
+        before = [_sliced(whole, source, cut, op.attrs["strides"])]
+        source = whole.results[0]
+    attrs = {"dimension": d, "starts": tuple(starts), "limits": tuple(limits)}
+    return [*before, Op("splice", [source] * len(starts), op.results, attrs, (), op.loc)]
+
+
+def repeated(op: Op, defs: Defs) -> list[Op] | None:
+    """What a reshape of a broadcast repeats along a dim of size 1 a few times is a concatenation, or the value itself."""
+    inner = defs.get(op.operands[0])
+    if inner is None or inner.name != "broadcast_in_dim":
+        return None
+    (value,), shape, dims = inner.operands, op.results[0].type.shape, inner.attrs["broadcast_dimensions"]
+    small, wide = value.type.shape, inner.results[0].type.shape
+    grown = [d for d, (a, b) in enumerate(zip(small, shape, strict=False)) if a != b]
+    if len(small) != len(shape) or len(grown) > 1 or any(small[d] != 1 for d in grown):
+        return None
+    new = [(d, n) for d, n in enumerate(wide) if n > 1 and (d not in dims or small[dims.index(d)] == 1)]
+    if not grown:
+        return None if new else [Op("reshape", [value], op.results, {}, (), op.loc)]
+    dim, times = grown[0], shape[grown[0]]
+    if len(new) != 1 or times > FEW or math.prod(wide[: new[0][0]]) != math.prod(shape[:dim]):
+        return None
+    return [Op("concatenate", [value] * times, op.results, {"dimension": dim}, (), op.loc)]
+
+
+def reverse_of_slice(op: Op, defs: Defs) -> list[Op] | None:
+    """A few positions of a value in reverse order are a concatenation, as a reflecting boundary is."""
+    inner, dims = defs.get(op.operands[0]), op.attrs["dimensions"]
+    size = op.results[0].type.shape[dims[0]] if len(dims) == 1 else 0
+    if inner is None or inner.name != "slice" or not 1 < size <= FEW:
+        return None
+    (dim,), (source,), at = dims, inner.operands, inner.attrs
+    type = op.results[0].type.with_shape(
+        tuple(n if i != dim else 1 for i, n in enumerate(op.results[0].type.shape))
+    )
+    parts: list[Op] = []
+    for k in reversed(range(size)):
+        start = at["start_indices"][dim] + k * at["strides"][dim]
+        starts = (*at["start_indices"][:dim], start, *at["start_indices"][dim + 1 :])
+        parts.append(_sliced(Op("slice", [], [Value(type)], loc=op.loc), source, starts, at["strides"]))
+    values = [part.results[0] for part in parts]
+    return [*parts, Op("concatenate", values, op.results, {"dimension": dim}, (), op.loc)]
 
 
 def fill_of(value: Value, defs: Defs) -> np.ndarray | None:

@@ -14,7 +14,19 @@ from typing import Any, ClassVar
 from ..ir.graph import Block, Module, Op, Value, constant
 from ..ir.types import TensorType
 from . import known_updates, pad_windows, row_lookups
-from .chains import Defs, fill_of, pad_of_pad, pad_of_slice, slice_of_joined, slice_of_pad, slice_of_slice
+from .chains import (
+    FEW,
+    Defs,
+    fill_of,
+    pad_of_pad,
+    pad_of_slice,
+    repeated,
+    reverse_of_slice,
+    slice_of_joined,
+    slice_of_pad,
+    slice_of_slice,
+    slice_of_splice,
+)
 from .simplify import drop_unused
 
 
@@ -35,7 +47,7 @@ class MergeMoves:
         return module.with_body(body)
 
 
-_IDENTITIES = {"slice", "pad", "reshape", "broadcast_in_dim", "concatenate"}
+_IDENTITIES = {"slice", "pad", "reshape", "reverse", "broadcast_in_dim", "concatenate"}
 
 
 class _Merger:
@@ -53,26 +65,29 @@ class _Merger:
         return Block(block.args, ops, [self.env.get(v, v) for v in block.returns])
 
     def op(self, op: Op, ops: list[Op]) -> None:
-        env = self.env
-        if env and any(v in env for v in op.operands):
-            operands = [env.get(v, v) for v in op.operands]
-            op = Op(op.name, operands, op.results, op.attrs, op.regions, op.loc)
+        op = self.renamed(op)
         if op.regions and op.name != "manual_computation":  # what that holds is per device already
             regions = tuple(self.block(r) for r in op.regions)
             op = Op(op.name, op.operands, op.results, op.attrs, regions, op.loc)
         while new := _merged(op, self.defs):
             self.changed = True
             *before, op = new
-            ops += before
             for x in before:
-                self.defs[x.results[0]] = x
+                self.op(x, ops)
+            op = self.renamed(op)
         if op.name in _IDENTITIES and _is_identity(op):
-            env[op.results[0]] = op.operands[0]
+            self.env[op.results[0]] = op.operands[0]
             self.changed = True
             return
         ops.append(op)
         for v in op.results:
             self.defs[v] = op
+
+    def renamed(self, op: Op) -> Op:
+        env = self.env
+        if not any(v in env for v in op.operands):
+            return op
+        return Op(op.name, [env.get(v, v) for v in op.operands], op.results, op.attrs, op.regions, op.loc)
 
 
 def _merged(op: Op, defs: Defs) -> list[Op] | None:
@@ -86,6 +101,8 @@ def _is_identity(op: Op) -> bool:
     at = op.attrs
     if op.name == "pad":
         return not any(at["edge_padding_low"]) and not any(at["edge_padding_high"])
+    if op.name == "reverse":
+        return all(op.results[0].type.shape[d] <= 1 for d in at["dimensions"])
     if op.name == "broadcast_in_dim":
         return at["broadcast_dimensions"] == tuple(range(op.results[0].type.rank))
     return True
@@ -156,6 +173,8 @@ def _parts(value: Value, d: int, defs: Defs) -> list[tuple[Value, int, int]]:
             return [(op.operands[0], at["start_indices"][d], at["limit_indices"][d])]
     if op is not None and op.name == "splice" and op.attrs["dimension"] == d:
         return list(zip(op.operands, op.attrs["starts"], op.attrs["limits"], strict=True))
+    if op is not None and op.name == "concatenate" and op.attrs["dimension"] == d and len(op.operands) <= FEW:
+        return [part for v in op.operands for part in _parts(v, d, defs)]
     return [(value, 0, value.type.shape[d])]
 
 
@@ -174,8 +193,10 @@ def _roll(op: Op, defs: Defs) -> list[Op] | None:
 
 
 _MERGES: dict[str, tuple[Callable[[Op, Defs], list[Op] | None], ...]] = {
-    "slice": (slice_of_slice, slice_of_pad, slice_of_joined, pad_windows.cropped_scatter),
+    "slice": (slice_of_slice, slice_of_pad, slice_of_joined, slice_of_splice, pad_windows.cropped_scatter),
     "pad": (pad_of_slice, pad_of_pad),
+    "reshape": (repeated,),
+    "reverse": (reverse_of_slice,),
     "concatenate": (_fills_to_pad, _to_splice),
     "reduce_window": (pad_windows.reduce_window,),
     "convolution": (pad_windows.convolution,),
