@@ -129,7 +129,7 @@ class Rule:
         blocks: tuple[tuple[int, int], ...] = (),
     ) -> Choice | None:
         """The layouts that these strategies give, and what the op itself costs so: its work and its own messages. None if
-        the strategies don't go together. `ins`, `outs`: anything with the operands' and results' types."""
+        the strategies don't go together, or what they exchange can't be. `ins`, `outs`: anything with the operands' and results' types."""
         key = (order, picks, blocks)
         if key not in self._ways:
             types = [x.type for x in ins], [x.type for x in outs]
@@ -180,6 +180,8 @@ class Rule:
             sends = [(axes, f(mesh.axes_size(axes), local_ins, local_outs)) for f, axes in exchanging]
             if self.permutes and all(sent == (local_ins[0].nbytes, 1) for _, sent in sends):
                 sends = [([a for axes, _ in sends for a in axes], sends[0][1])]
+            if any(sent[0] == math.inf for _, sent in sends):
+                return None
             cost += sum([price.send(axes, *sent) for axes, sent in sends])
         return Choice(tuple(demands), tuple(results), cost, order, picks)
 

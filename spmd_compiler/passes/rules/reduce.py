@@ -1,7 +1,9 @@
 """reduce over sharded dims: a plain reducer leaves a partial; any other one whose init is neutral reduces locally, gathers
-the n results and reduces once more."""
+the n results, or exchanges them for those of a device's own rows, and reduces once more."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
 
 from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
@@ -9,8 +11,9 @@ from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
 from ..cost import Work
-from .base import Rule, factored, numbered, shape_of
+from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .regions import IDEMPOTENT, Scalars, is_identity, neutral_init
+from .strategy import own_rows
 
 
 def reduce(op: Op, scalars: Scalars) -> Rule:
@@ -33,9 +36,14 @@ def reduce(op: Op, scalars: Scalars) -> Rule:
             operands, [kept], shape, expand_plain, reduced=dict.fromkeys(gone, kind), linear=linear, work=work
         )
     if neutral_init(op.regions[0], op.operands[n:], scalars):
-        return factored(
-            operands, [kept] * n, shape, _expand_gathered, exchange=dict.fromkeys(gone, _gathered), work=work
-        )
+        along = dict.fromkeys(gone, _gathered)
+        extra = [
+            Strategy((d,) * n + (R,) * n, (j,) * n, d, own_rows(_gathered, shape[row], row, j))
+            for d in gone
+            if shape[d] > 1
+            for j, row in enumerate(kept)
+        ]
+        return factored(operands, [kept] * n, shape, _expand_gathered, exchange=along, extra=extra, work=work)
     return factored(operands, [kept] * n, shape, _expand_gathered, whole=gone, work=work)
 
 
@@ -66,19 +74,33 @@ def _expand_gathered(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     layout = op.operands[0].layout
     assert layout is not None
     gone = op.attrs["dimensions"]
+
+    def one(value: Value) -> Value:
+        return b.reshape(value, (1, *value.type.shape))
+
+    def reduced(parts: Iterable[Value], dims: Sequence[int]) -> list[Value]:
+        parts = list(parts)
+        shape = tuple(size for d, size in enumerate(shape_of(parts[0])) if d not in dims)
+        types = [TensorType(shape, v.type.dtype) for v in parts]
+        attrs = {**op.attrs, "dimensions": tuple(dims)}
+        return b.multi("reduce", [*parts, *args[n:]], types, attrs, clone_regions(op.regions))
+
     values = [
         b.masked(arg, layout, v.type, gone, init)
         for arg, v, init in zip(args[:n], op.operands[:n], args[n:], strict=True)
     ]
-    results = b.local(op, [*values, *args[n:]])
-    axes = tuple(a for d in gone for a in layout.dims[d])
-    if not axes:
-        return results
-    gathered = [b.all_gather(b.reshape(r, (1, *r.type.shape)), axes, 0) for r in results]
-    attrs = {**op.attrs, "dimensions": (0,)}
-    return b.multi(
-        "reduce", [*gathered, *args[n:]], [r.type for r in results], attrs, clone_regions(op.regions)
-    )
+    results = reduced(values, gone)
+    result = op.results[0].layout
+    assert result is not None
+    rows = {
+        d: result.dims.index(layout.dims[d]) for d in gone if layout.dims[d] and layout.dims[d] in result.dims
+    }
+    axes = tuple(a for d in gone if d not in rows for a in layout.dims[d])
+    if axes:
+        results = reduced((b.all_gather(one(r), axes, 0) for r in results), (0,))
+    for d, row in rows.items():
+        results = reduced((b.all_to_all(one(r), layout.dims[d], row + 1, 0) for r in results), (0,))
+    return results
 
 
 RULES = {"reduce": reduce}

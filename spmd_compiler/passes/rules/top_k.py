@@ -1,5 +1,5 @@
-"""top_k: the other dims are batch. Along a sharded dim each device takes its own top k, the candidates are gathered, and the
-top k of those is the result."""
+"""top_k: the other dims are batch. Along a sharded dim each device takes its own top k, and the top k of these candidates is the
+result: of all of them, gathered, or, where another dim may be cut instead, of those of a device's own rows."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...ir.types import TensorType, Type, is_float, numpy_dtype
 from ..builder import INDEX, Builder, identity_value
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, numbered, shape_of
+from .strategy import own_rows
 
 
 def top_k(op: Op) -> Rule:
@@ -23,7 +24,10 @@ def top_k(op: Op) -> Rule:
     def exchange(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
         return (n - 1) * sum(t.nbytes for t in outs) * min(k, ins[0].shape[last]) / k, len(outs)
 
-    merged = [Strategy((last,), (R, R), last, exchange)] if k and shape[last] > 1 else []
+    merged: list[Strategy] = []
+    if k and shape[last] > 1:
+        merged = [Strategy((last,), (R, R), last, exchange)]
+        merged += [Strategy((last,), (d, d), last, own_rows(exchange, shape[d], d, d)) for d in dims[:-1]]
     work = Work.over(op, 4)
     return factored([dims], [(*dims[:-1], None)] * 2, shape, _expand, whole=[last], extra=merged, work=work)
 
@@ -51,8 +55,14 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     values, indices = _local_top_k(b, value, k)
     offset = b.broadcast(b.offset(axes, block), indices.type.shape)
     indices = b.binary("add", indices, offset)
-    # equal candidates are gathered in the order of their indices, so that the lower index still wins
-    values, indices = b.all_gather(values, axes, last), b.all_gather(indices, axes, last)
+    # equal candidates come in the order of their indices, so that the lower index still wins
+    result = op.results[0].layout
+    assert result is not None
+    rows = [d for d in range(last) if result.dims[d] == axes]
+    if rows:
+        values, indices = (b.all_to_all(v, axes, rows[0], last) for v in (values, indices))
+    else:
+        values, indices = (b.all_gather(v, axes, last) for v in (values, indices))
     values, where = _local_top_k(b, values, op.attrs["k"])
     return [values, take_along(b, indices, where)]
 
