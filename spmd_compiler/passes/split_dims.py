@@ -94,6 +94,17 @@ def _of_gather(op: Op, dim: int) -> Along | None:
     return found
 
 
+def _of_slice(op: Op, dim: int) -> Along | None:
+    return [(0, dim)] if op.operands[0].type.shape[dim] == op.results[0].type.shape[dim] else None
+
+
+def _of_pad(op: Op, dim: int) -> Along | None:
+    none = not any(
+        op.attrs[name][dim] for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    return [(0, dim)] if none else None
+
+
 _ALONG: dict[str, Callable[[Op, int], Along | None]] = {
     "broadcast_in_dim": _of_broadcast,
     "concatenate": lambda op, d: (
@@ -103,7 +114,9 @@ _ALONG: dict[str, Callable[[Op, int], Along | None]] = {
     "dot_general": _of_dot,
     "gather": _of_gather,
     "iota": lambda op, d: [] if d != op.attrs["iota_dimension"] or is_integer(_dtype(op)) else None,
+    "pad": _of_pad,
     "reduce": _of_reduce,
+    "slice": _of_slice,
     "reverse": lambda op, d: None if d in op.attrs["dimensions"] else [(0, d)],
     "transpose": lambda op, d: [(0, op.attrs["permutation"][d])],
 }
@@ -162,6 +175,25 @@ def _gather_attrs(op: Op, at: Any, to: Any, out: Split) -> dict[str, Any]:
     return new
 
 
+def _slice_attrs(op: Op, at: Any, to: Any, out: Split) -> dict[str, Any]:
+    ends = {"start_indices": _zeros, "limit_indices": tuple, "strides": lambda sizes: (1,) * len(sizes)}
+    return {name: _spread(op.attrs[name], out, whole) for name, whole in ends.items()}
+
+
+def _pad_attrs(op: Op, at: Any, to: Any, out: Split) -> dict[str, Any]:
+    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
+    return {name: _spread(op.attrs[name], out, _zeros) for name in names}
+
+
+def _zeros(sizes: Sizes) -> Sizes:
+    return (0,) * len(sizes)
+
+
+def _spread(numbers: Sequence[int], out: Split, whole: Callable[[Sizes], Sizes]) -> Sizes:
+    """One number per dim, of those that are split one per part."""
+    return tuple([x for d, n in enumerate(numbers) for x in (whole(out[d]) if d in out else (n,))])
+
+
 def _constant_attrs(op: Op, at: Any, to: Any, out: Split) -> dict[str, Any]:
     value: Dense = op.attrs["value"]
     if value.splat:
@@ -176,6 +208,8 @@ _ATTRS: dict[str, Callable[[Op, Any, Any, Split], dict[str, Any]]] = {
     "dot_general": _dot_attrs,
     "gather": _gather_attrs,
     "iota": lambda op, at, to, out: {"iota_dimension": to[op.attrs["iota_dimension"]][0]},
+    "pad": _pad_attrs,
+    "slice": _slice_attrs,
     "reduce": lambda op, at, to, out: {"dimensions": _flat(at[0], op.attrs["dimensions"])},
     "reverse": lambda op, at, to, out: {"dimensions": _flat(to, op.attrs["dimensions"])},
     "transpose": lambda op, at, to, out: {"permutation": _flat(at[0], op.attrs["permutation"])},

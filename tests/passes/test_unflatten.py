@@ -63,6 +63,7 @@ LOCAL = {
     "norms of rows": lambda x: (flat(x) / jnp.sqrt((flat(x) ** 2).sum(1, keepdims=True))).reshape(x.shape),
     "transposed": lambda x: (flat(x).T * 2).T.reshape(x.shape),
     "beside itself": lambda x: jnp.concatenate([flat(x), -flat(x)], 1).reshape(8, 16, 24),
+    "cut and padded": lambda x: jnp.pad(flat(x)[:, 1:9:2], ((0, 0), (3, 1)))[:, :6].reshape(8, 16, 6),
     "turned": lambda x: flat(x)[:, ::-1].reshape(x.shape),
     "in loops": lambda x: lax.fori_loop(0, 2, lambda i, y: jnp.sin(flat(y) * i).reshape(y.shape), x),
     "twice": lambda x: jnp.cos(flat(jnp.sin(flat(x)).reshape(x.shape))).reshape(x.shape),
