@@ -18,11 +18,11 @@ Exchange = Callable[[int, list[Type], list[Type]], tuple[float, int]]
 
 def own_rows(exchange: Exchange, size: int, operand_dim: int, result_dim: int) -> Exchange:
     """The price of an exchange where each device gets its own rows of the results, in place of all: by all-to-alls in place of
-    all-gathers. size: of the rows. No other axis may cut these, which comes first would be for it to say; nor may padding."""
+    all-gathers. size: of the rows. No other axis may cut these: which one comes first would be for it to say."""
 
     def price(n: int, ins: list[Type], outs: list[Type]) -> tuple[float, int]:
-        even = ins[0].shape[operand_dim] == size == outs[0].shape[result_dim] * n
-        return exchange(n, ins, outs) if even and size else (math.inf, len(outs))
+        alone = ins[0].shape[operand_dim] == size <= outs[0].shape[result_dim] * n
+        return exchange(n, ins, outs) if alone and size else (math.inf, len(outs))
 
     return price
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Op, Value
+from ...ir.layout import local_block
 from ...ir.types import TensorType, Type, is_float, numpy_dtype
 from ..builder import INDEX, Builder, identity_value
 from ..cost import Work
@@ -60,7 +61,9 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     assert result is not None
     rows = [d for d in range(last) if result.dims[d] == axes]
     if rows:
-        values, indices = (b.all_to_all(v, axes, rows[0], last) for v in (values, indices))
+        (row,), own = rows, local_block(result, rows[0], source.type.shape[rows[0]], b.mesh)
+        split = [b.pad_to_split(v, row, own, axes) for v in (values, indices)]
+        values, indices = (b.all_to_all(v, axes, row, last) for v in split)
     else:
         values, indices = (b.all_gather(v, axes, last) for v in (values, indices))
     values, where = _local_top_k(b, values, op.attrs["k"])
