@@ -31,18 +31,6 @@ def places(rank: int, split: Split) -> list[tuple[int, ...]]:
     return found
 
 
-def parts_of(shape: Sizes, other: Sizes, dim: int) -> list[int] | None:
-    """The dims of `shape`, but for those of size 1, that a dim of `other`, as the same elements laid out, is made of; None if it
-    is made of no whole dims."""
-    start = math.prod(other[:dim])
-    found, before = list[int](), 1
-    for d, size in enumerate(shape):
-        if before >= start and before * size <= start * other[dim] and size > 1:
-            found.append(d)
-        before *= size
-    return found if math.prod([shape[d] for d in found]) == other[dim] else None
-
-
 # ---------------------------------------------------------------------------------------------------- dims that go together
 def along(op: Op, dim: int) -> Along | None:
     """The dims of operands that would be split with a dim of the results; None if that can't be split. What is the same along

@@ -8,15 +8,18 @@ summed over, or contracted with one merged alike, all ops in between are done on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+from operator import mul
 from typing import ClassVar
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.types import TensorType
 from .chains import Defs
 from .simplify import drop_unused
-from .split_dims import Along, Sizes, Split, along, parts_of, split_type, with_split
+from .split_dims import Sizes, Split, along, split_type, with_split
 
 MOST = 200  # ops that are changed for one that asks for it
 
@@ -35,14 +38,7 @@ class Unflatten:
 
 def _merges(op: Op) -> bool:
     """Whether a reshape makes one dim of several."""
-    return op.name == "reshape" and any(_merged_of(op, d) for d in range(op.results[0].type.rank))
-
-
-def _merged_of(op: Op, dim: int) -> Sizes | None:
-    """The sizes of those that a dim of a reshape's result is made of; None if it isn't made of several."""
-    shape, flat = op.operands[0].type.shape, op.results[0].type.shape
-    parts = parts_of(shape, flat, dim) if 0 not in shape else None
-    return tuple([shape[d] for d in parts]) if parts and len(parts) > 1 else None
+    return op.name == "reshape" and bool(_merged(op, {}))
 
 
 def _block(block: Block) -> Block:
@@ -101,13 +97,13 @@ class _Plan:
                     self._merged[v] = merged
 
     def _merged_in(self, op: Op, rank: int) -> Split:
+        if op.name == "reshape":
+            return _merged(op, self._merged.get(op.operands[0], {}))
         found: dict[int, Sizes] = {}
-        for d in range(rank) if op.name == "reshape" or any(v in self._merged for v in op.operands) else ():
-            sizes = _merged_of(op, d) if op.name == "reshape" else None
-            for i, k in () if sizes else _along(op, d) or ():
-                sizes = sizes or self._merged.get(op.operands[i], {}).get(k)
-            if sizes:
-                found[d] = sizes
+        for d in range(rank) if any(v in self._merged for v in op.operands) else ():
+            for i, k in along(op, d) or ():
+                if sizes := self._merged.get(op.operands[i], {}).get(k):
+                    found.setdefault(d, sizes)
         return found
 
     def _asked(self, op: Op) -> list[Split]:
@@ -124,7 +120,7 @@ class _Plan:
         wants: list[dict[int, Sizes]] = [{} for _ in op.operands]
         for pair in pairs:
             sizes = next((s for i, d in pair if (s := self._merged.get(op.operands[i], {}).get(d))), None)
-            if sizes and (op.name != "reshape" or sizes == _split_by(op, pair[0][1])):
+            if sizes and (op.name != "reshape" or _splits(op, pair[0][1], sizes)):
                 for i, d in pair:
                     wants[i][d] = sizes
         return list(wants) if any(wants) else []
@@ -154,20 +150,48 @@ class _Plan:
         self.wants.update(changed)
 
 
-def _along(op: Op, dim: int) -> Along | None:
-    """As `along`, also through a reshape that leaves the dim as it is."""
-    if op.name != "reshape":
-        return along(op, dim)
-    shape, size = op.operands[0].type.shape, op.results[0].type.shape[dim]
-    parts = parts_of(shape, op.results[0].type.shape, dim)
-    return [(0, parts[0])] if parts and len(parts) == 1 and shape[parts[0]] == size else None
+def _cuts(sizes: Sequence[int]) -> list[int]:
+    """Where dims begin and end in the order in which elements are laid out: what lies outside of them, as a product."""
+    return list(accumulate(sizes, mul, initial=1))
 
 
-def _split_by(reshape: Op, dim: int) -> Sizes | None:
-    """The sizes of those that a reshape makes of a dim of its operand."""
-    shape = reshape.results[0].type.shape
-    parts = parts_of(shape, reshape.operands[0].type.shape, dim)
-    return None if parts is None else tuple([shape[d] for d in parts])
+def _pieces(cuts: Iterable[int], begin: int, end: int) -> Sizes | None:
+    """The sizes of the pieces in which cuts leave a dim; None if it isn't cut, or not into whole numbers."""
+    ends = [begin, *sorted({c for c in cuts if begin < c < end}), end]
+    whole = all(b % a == 0 for a, b in pairwise(ends))
+    return tuple([b // a for a, b in pairwise(ends)]) if whole and len(ends) > 2 else None
+
+
+def _merged(reshape: Op, before: Split) -> Split:
+    """The dims of a reshape's result that are made of several, with the sizes of these; `before`: those of its operand."""
+    shape, flat = reshape.operands[0].type.shape, reshape.results[0].type.shape
+    if 0 in shape:
+        return {}
+    cuts = _cuts([n for d, size in enumerate(shape) for n in before.get(d, (size,))])
+    ends, there = _cuts(flat), set(cuts)
+    found = {d: _pieces(cuts, ends[d], ends[d + 1]) for d in range(len(flat))}
+    return {d: x for d, x in found.items() if x and ends[d] in there and ends[d + 1] in there}
+
+
+def _splits(reshape: Op, dim: int, sizes: Sizes) -> bool:
+    """Whether a reshape splits a dim of its operand that is made of several, of these sizes, between some of them."""
+    begin = _cuts(reshape.operands[0].type.shape)[dim]
+    inside = {c for c in _cuts(reshape.results[0].type.shape) if begin < c < begin * prod(sizes)}
+    return bool(inside) and inside.issubset([begin * c for c in _cuts(sizes)])
+
+
+def _needed_by(reshape: Op, split: Split) -> list[Split] | None:
+    """As `_needed`: dims of the operand are cut where the result's are."""
+    ends = _cuts(reshape.results[0].type.shape)
+    cuts = {ends[d] * c for d, sizes in split.items() for c in _cuts(sizes)}
+    needed: dict[int, Sizes] = {}
+    for d, (begin, end) in enumerate(pairwise(_cuts(reshape.operands[0].type.shape))):
+        if any(begin < c < end for c in cuts.difference(ends)):
+            pieces = _pieces(cuts.union(ends), begin, end)
+            if pieces is None:
+                return None
+            needed[d] = pieces
+    return [needed]
 
 
 def _joined(a: Split, b: Split) -> Split | None:
@@ -177,11 +201,11 @@ def _joined(a: Split, b: Split) -> Split | None:
 
 def _needed(op: Op, split: Split) -> list[Split] | None:
     """How an op would have its operands, so that its results are split; None if it can't give these so."""
+    if op.name == "reshape":
+        return _needed_by(op, split)
     needed: list[dict[int, Sizes]] = [{} for _ in op.operands]
     for d, sizes in split.items():
-        if op.name == "reshape" and _merged_of(op, d) == sizes:
-            continue
-        found = _along(op, d)
+        found = along(op, d)
         if found is None or any(needed[i].setdefault(k, sizes) != sizes for i, k in found):
             return None
     return list(needed)

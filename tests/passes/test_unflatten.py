@@ -103,6 +103,23 @@ def test_batches_of_heads():
     assert lowered(attention, X, layouts=layouts).comm_bytes() == 0
 
 
+def windows(x):
+    """Attention inside of 4 x 4 windows, with a mask of its own for each, of an image of 16 x 8."""
+    y = x.reshape(2, 4, 4, 2, 4, 12).transpose(0, 1, 3, 2, 4, 5).reshape(-1, 16, 12)
+    q, k = jnp.split(y @ weights(12, 24), 2, -1)
+    scores = (q @ k.transpose(0, 2, 1)).reshape(2, 8, 16, 16) + weights(8, 16, 16)
+    y = jax.nn.softmax(scores.reshape(-1, 16, 16), -1) @ y
+    return y.reshape(2, 4, 2, 4, 4, 12).transpose(0, 1, 3, 2, 4, 5).reshape(x.shape)
+
+
+def test_windows():
+    """The windows of all images are merged, split by image for the masks, and into rows of windows at the end."""
+    image = R.normal(size=(2, 16, 8, 12)).astype(np.float32)
+    for layout in (P(None, "a", "b"), P("b", "a")):
+        check(windows, image, layouts=layout)
+        assert lowered(windows, image, layouts=layout).comm_bytes() == 0
+
+
 def test_products_are_made_once():
     """Also where the flat one leaves the program."""
 
@@ -132,7 +149,7 @@ def test_chains(data, shape):
     end = data.draw(st.integers(begin + 2, len(shape)))
     merged = [*shape[:begin], int(np.prod(shape[begin:end])), *shape[end:]]
     steps = data.draw(st.lists(st.sampled_from(["sin", "row", "product", "numbers", "turn"]), max_size=4))
-    last = data.draw(st.sampled_from(["split", "sum", "argmax", "square"]))
+    last = data.draw(st.sampled_from(["split", "halves", "sum", "argmax", "square"]))
 
     def fun(x):
         y = x.reshape(merged)
@@ -149,6 +166,8 @@ def test_chains(data, shape):
                 y = jnp.flip(y, 0)
         if last == "split":
             return y.reshape(shape)
+        if last == "halves":
+            return jnp.tanh(y.reshape(*shape[: begin + 1], -1)).reshape(shape)
         if last == "square":
             return jnp.tensordot(y, y, ((begin,), (begin,)))
         return y.sum(begin) if last == "sum" else y.argmax(begin)
