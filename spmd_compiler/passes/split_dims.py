@@ -14,6 +14,7 @@ from ..ir.types import TensorType, Type, is_integer
 Sizes = tuple[int, ...]
 Split = Mapping[int, Sizes]  # per dim that is split the sizes of its parts, the major one first
 Along = list[tuple[int, int]]  # (operand, its dim)
+EXACT = 2**24  # integers below are numbers in f32
 
 
 def split_type(type: Type, split: Split) -> TensorType:
@@ -101,7 +102,7 @@ _ALONG: dict[str, Callable[[Op, int], Along | None]] = {
     "constant": lambda op, d: [],
     "dot_general": _of_dot,
     "gather": _of_gather,
-    "iota": lambda op, d: [] if d != op.attrs["iota_dimension"] or is_integer(_dtype(op)) else None,
+    "iota": lambda op, d: [] if d != op.attrs["iota_dimension"] or _is_exact(op) else None,
     "pad": _of_pad,
     "reduce": _of_reduce,
     "slice": _of_slice,
@@ -225,5 +226,7 @@ def _numbers(op: Op, out: Split, parts: tuple[int, ...], results: list[Value]) -
     return ops
 
 
-def _dtype(op: Op) -> str:
-    return cast(TensorType, op.results[0].type).dtype
+def _is_exact(iota: Op) -> bool:
+    """Whether its numbers may be added up of others."""
+    type = cast(TensorType, iota.results[0].type)
+    return is_integer(type.dtype) or (type.dtype in ("f32", "f64") and type.size <= EXACT)

@@ -51,7 +51,7 @@ def _block(block: Block) -> Block:
             return value
         if plan.splits.get(value) == split:
             return values[value]
-        return reshaped(value, Value(split_type(value.type, split)), op)
+        return reshaped(values.get(value, value), Value(split_type(value.type, split)), op)
 
     def reshaped(value: Value, result: Value, op: Op) -> Value:
         ops.append(Op("reshape", [value], [result], {}, (), op.loc))
@@ -89,8 +89,10 @@ class _Plan:
         self.wants: dict[Op, list[Split]] = {}
         self._merged: dict[Value, Split] = {}  # the dims of values that are made of several somewhere before
         for op in block.ops:
-            if wants := self._asked(op):
-                self._ask(op, wants)
+            wants = self._asked(op)
+            if wants and not self._ask(op, wants):
+                for d in {d: None for want in wants for d in want}:
+                    self._ask(op, [{k: want[k] for k in (d,) if k in want} for want in wants])
             self.defs.update(dict.fromkeys(op.results, op))
             for v in op.results:
                 if isinstance(v.type, TensorType) and (merged := self._merged_in(op, v.type.rank)):
@@ -125,8 +127,8 @@ class _Plan:
                     wants[i][d] = sizes
         return list(wants) if any(wants) else []
 
-    def _ask(self, op: Op, wants: Sequence[Split]) -> None:
-        """Has all change that has to, so that an op gets its operands so, if that is possible."""
+    def _ask(self, op: Op, wants: Sequence[Split]) -> bool:
+        """Has all change that has to, so that an op gets its operands so, if that is possible; whether it is."""
         splits, changed = dict[Value, Split](), dict[Op, list[Split]]()
         todo = [(op, wants)]
         while todo:
@@ -134,7 +136,7 @@ class _Plan:
             before = changed.get(user) or self.wants.get(user) or [{}] * len(wants)
             both = [_joined(a, b) for a, b in zip(before, wants, strict=True)]
             if None in both or len(changed) > MOST:
-                return
+                return False
             changed[user] = [x or {} for x in both]
             for v, want in zip(user.operands, changed[user], strict=True):
                 have = splits.get(v) or self.splits.get(v) or {}
@@ -143,11 +145,12 @@ class _Plan:
                 maker = self.defs.get(v)
                 needed = None if maker is None or split is None else _needed(maker, split)
                 if maker is None or split is None or needed is None:
-                    return
+                    return False
                 splits.update(dict.fromkeys(maker.results, split))
                 todo.append((maker, needed))
         self.splits.update(splits)
         self.wants.update(changed)
+        return True
 
 
 def _cuts(sizes: Sequence[int]) -> list[int]:
@@ -196,7 +199,13 @@ def _needed_by(reshape: Op, split: Split) -> list[Split] | None:
 
 def _joined(a: Split, b: Split) -> Split | None:
     """All that is split in one or the other; None if they disagree."""
-    return None if any(a.get(d, sizes) != sizes for d, sizes in b.items()) else {**a, **b}
+    found = dict(a)
+    for d, sizes in b.items():
+        pieces = _pieces({*_cuts(a.get(d, sizes)), *_cuts(sizes)}, 1, prod(sizes))
+        if pieces is None:
+            return None
+        found[d] = pieces
+    return found
 
 
 def _needed(op: Op, split: Split) -> list[Split] | None:
