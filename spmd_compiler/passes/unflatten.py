@@ -89,10 +89,13 @@ class _Plan:
         self.wants: dict[Op, list[Split]] = {}
         self._merged: dict[Value, Split] = {}  # the dims of values that are made of several somewhere before
         for op in block.ops:
-            wants = self._asked(op)
-            if wants and not self._ask(op, wants):
-                for d in {d: None for want in wants for d in want}:
-                    self._ask(op, [{k: want[k] for k in (d,) if k in want} for want in wants])
+            asked = self._asked(op)
+            together = [
+                {d: s for wants in asked for d, s in wants[i].items()} for i in range(len(op.operands))
+            ]
+            if asked and not self._ask(op, together):
+                for wants in asked:
+                    self._ask(op, wants)
             self.defs.update(dict.fromkeys(op.results, op))
             for v in op.results:
                 if isinstance(v.type, TensorType) and (merged := self._merged_in(op, v.type.rank)):
@@ -108,8 +111,8 @@ class _Plan:
                     found.setdefault(d, sizes)
         return found
 
-    def _asked(self, op: Op) -> list[Split]:
-        """How an op that ends what is flat would have its operands; [] if it ends nothing."""
+    def _asked(self, op: Op) -> list[list[Split]]:
+        """For each dim of which an op ends that it is flat, how it would have its operands."""
         if op.name == "reduce":
             operands = op.operands[: len(op.operands) // 2]
             pairs = [[(i, d) for i in range(len(operands))] for d in op.attrs["dimensions"]]
@@ -119,13 +122,13 @@ class _Plan:
             pairs = [[(0, d)] for d in self._merged.get(op.operands[0], ())]
         else:
             return []
-        wants: list[dict[int, Sizes]] = [{} for _ in op.operands]
+        asked: list[list[Split]] = []
         for pair in pairs:
             sizes = next((s for i, d in pair if (s := self._merged.get(op.operands[i], {}).get(d))), None)
             if sizes and (op.name != "reshape" or _splits(op, pair[0][1], sizes)):
-                for i, d in pair:
-                    wants[i][d] = sizes
-        return list(wants) if any(wants) else []
+                places = dict(pair)
+                asked.append([{places[i]: sizes} if i in places else {} for i in range(len(op.operands))])
+        return asked
 
     def _ask(self, op: Op, wants: Sequence[Split]) -> bool:
         """Has all change that has to, so that an op gets its operands so, if that is possible; whether it is."""

@@ -159,7 +159,7 @@ def test_chains(data, shape):
             elif step == "row":
                 y = y - y.max(-1, keepdims=True)
             elif step == "product":
-                y = y @ weights(y.shape[-1], y.shape[-1])
+                y = y @ weights(y.shape[-1], y.shape[-1]) / y.shape[-1] ** 2
             elif step == "numbers":
                 y = y + lax.broadcasted_iota(jnp.int32, y.shape, begin)
             else:
