@@ -25,13 +25,17 @@ _BETWEEN = (
 
 def compose_permutes(block: Block, mesh: Mesh) -> None:
     """Changes a block that no one else holds, and the blocks inside."""
-    made = {v: op for op in block.ops for v in op.results}
-    used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
-    gone: set[Op] = set()
     for op in block.ops:
         for region in op.regions:
             compose_permutes(region, mesh)
-        if _is_permute(op) and (reader := _reader_of_permute(op, made, used)):
+    permutes = [op for op in block.ops if _is_permute(op)]
+    if len(permutes) < 2:
+        return
+    made = {v: op for op in block.ops for v in op.results}
+    used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
+    gone: set[Op] = set()
+    for op in permutes:
+        if reader := _reader_of_permute(op, made, used):
             first = made[reader.operands[0]]
             op.attrs = _composed(first.attrs, op.attrs, mesh)
             reader.operands = first.operands

@@ -49,14 +49,16 @@ def share_halos(block: Block, mesh: Mesh) -> None:
         if op.name == "collective_permute" and sends(op) and op.operands[0].type.nbytes:
             way = {name: value for name, value in op.attrs.items() if name != "cause"}
             groups.setdefault((tuple(way.items()), op.operands[0].type.dtype), []).append(op)
+    made: dict[Value, Op] = {}
     for ops in groups.values():
         if len(ops) > 1:
-            _share(block, mesh, ops)
+            made = made or {v: op for op in block.ops for v in op.results}
+            if _share(block, mesh, ops, made):
+                made = {}
 
 
-def _share(block: Block, mesh: Mesh, ops: list[Op]) -> None:
-    """Has permutes that go the same way send what they have in common once, if that is less."""
-    made = {v: op for op in block.ops for v in op.results}
+def _share(block: Block, mesh: Mesh, ops: list[Op], made: dict[Value, Op]) -> bool:
+    """Has permutes that go the same way send what they have in common once, if that is less; whether they do."""
     trees = {op: _traced(op.operands[0], _whole(op.operands[0]), made, DEPTH) for op in ops}
     boxes: dict[Value, list[Box]] = {}
     for tree in trees.values():
@@ -65,7 +67,7 @@ def _share(block: Block, mesh: Mesh, ops: list[Op]) -> None:
     least = [_size(box) * source.type.nbytes / source.type.size for source in boxes for box in boxes[source]]
     saved = sum(op.operands[0].type.nbytes for op in ops) - sum(least)
     if saved <= max(0, len(least) - len(ops)) * prices(mesh).message:
-        return
+        return False
     arrived: dict[Piece, Value] = {}
     new: dict[Op, list[Op]] = {}
     renamed: dict[Value, Value] = {}
@@ -77,6 +79,7 @@ def _share(block: Block, mesh: Mesh, ops: list[Op]) -> None:
     block.ops[:] = [x for op in block.ops for x in new.get(op, (op,))]
     block.replace(renamed)
     drop_unused(block)
+    return True
 
 
 def _traced(value: Value, box: Box, made: dict[Value, Op], depth: int) -> Tree:
