@@ -168,7 +168,7 @@ class CollectiveWriter:
         key = tuple([attrs.get(name) for name in ("axes", "shift", "wrap", "target_axes", "pairs")])
         hit = self._pairs.get(key)
         if hit is None:
-            if key[1] is None and key[3:] == (None, None):
+            if attrs.keys().isdisjoint(("shift", "pairs", "target_axes")):
                 raise SpmdError(f"{op.loc}: collective_permute needs `shift`, `pairs` or `target_axes`")
             pairs = permute_pairs(self._mesh, attrs)
             hit = self._pairs[key] = (matrix(pairs), len(pairs))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import UNKNOWN_LOC, Block, Dense, Loc, Op, Value
-from ..ir.layout import Axes, Layout, local_block, local_type
+from ..ir.layout import Axes, Layout, block_size, local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import COMBINE
 from ..ir.types import TensorType, Type, is_complex, is_float, numpy_dtype
@@ -305,6 +305,11 @@ class Builder:
         shape[concat_dim] *= n
         type = TensorType(tuple(shape), value.type.dtype)
         return self._collective("all_to_all", value, type, axes, split_dim=split_dim, concat_dim=concat_dim)
+
+    def own_rows(self, value: Value, axes: Axes, rows: int, dim: int) -> Value:
+        """This device's part of the dim `rows` of what all devices on `axes` have, side by side along `dim`."""
+        block = block_size(value.type.shape[rows], self.mesh.axes_size(axes))
+        return self.all_to_all(self.pad_to_split(value, rows, block, axes), axes, rows, dim)
 
     def shift(self, value: Value, axes: Axes, by: int, wrap: bool = False) -> Value:
         """What the device `by` positions before this one on `axes` holds; zeros where there is none."""

@@ -15,7 +15,7 @@ FEW = 8  # parts that are worth writing out
 
 
 def slice_of_slice(op: Op, defs: Defs) -> list[Op] | None:
-    """Parts of every second position stay that: two of them may make a roll."""
+    """It is one slice, unless it cuts off from what takes every second position: two such parts may make a roll."""
     inner = defs.get(op.operands[0])
     if inner is None or inner.name != "slice":
         return None
@@ -139,13 +139,12 @@ def slice_of_splice(op: Op, defs: Defs) -> list[Op] | None:
     if op.attrs["strides"][d] != 1 or len(starts) < 2 or (begin, end) == (0, at):
         return None  # `slice_of_joined` does what lies in one part
     before: list[Op] = []
-    type = op.results[0].type.with_shape(
-        tuple(n if i != d else source.type.shape[d] for i, n in enumerate(op.results[0].type.shape))
-    )
+    shape = op.results[0].type.shape
+    type = op.results[0].type.with_shape((*shape[:d], source.type.shape[d], *shape[d + 1 :]))
     if type is not source.type:
         whole = Op("slice", [], [Value(type)], loc=op.loc)
-        cut = tuple(s if i != d else 0 for i, s in enumerate(op.attrs["start_indices"]))
-        before = [_sliced(whole, source, cut, op.attrs["strides"])]
+        cut = op.attrs["start_indices"]
+        before = [_sliced(whole, source, (*cut[:d], 0, *cut[d + 1 :]), op.attrs["strides"])]
         source = whole.results[0]
     attrs = {"dimension": d, "starts": tuple(starts), "limits": tuple(limits)}
     return [*before, Op("splice", [source] * len(starts), op.results, attrs, (), op.loc)]
@@ -173,13 +172,12 @@ def repeated(op: Op, defs: Defs) -> list[Op] | None:
 def reverse_of_slice(op: Op, defs: Defs) -> list[Op] | None:
     """A few positions of a value in reverse order are a concatenation, as a reflecting boundary is."""
     inner, dims = defs.get(op.operands[0]), op.attrs["dimensions"]
-    size = op.results[0].type.shape[dims[0]] if len(dims) == 1 else 0
+    shape = op.results[0].type.shape
+    size = shape[dims[0]] if len(dims) == 1 else 0
     if inner is None or inner.name != "slice" or not 1 < size <= FEW:
         return None
     (dim,), (source,), at = dims, inner.operands, inner.attrs
-    type = op.results[0].type.with_shape(
-        tuple(n if i != dim else 1 for i, n in enumerate(op.results[0].type.shape))
-    )
+    type = op.results[0].type.with_shape((*shape[:dim], 1, *shape[dim + 1 :]))
     parts: list[Op] = []
     for k in reversed(range(size)):
         start = at["start_indices"][dim] + k * at["strides"][dim]

@@ -64,8 +64,8 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
 
 
 def _combine(block: Block, mesh: Mesh, keys: Keys, emit: Emit, small: int | None, bucket: int) -> bool:
-    """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True if others may be able to
-    afterwards: what waited for them is done together now."""
+    """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True
+    if others may be able to afterwards: what waited for them is done together now."""
     if len({*keys.values()}) == len(keys):
         return False
     ops, chained = _delayed(block, keys, small)

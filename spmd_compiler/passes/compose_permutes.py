@@ -15,12 +15,8 @@ from ..ir.mesh import Mesh, parse_axis
 from ..ir.optable import sends
 from .estimate import reads
 
-_BETWEEN = (
-    "convert",
-    "reshape",
-    "reverse",
-    "transpose",
-)  # they keep the zeros of devices that no one sends to
+# They keep the zeros of devices that no one sends to.
+_BETWEEN = ("convert", "reshape", "reverse", "transpose")
 
 
 def compose_permutes(block: Block, mesh: Mesh) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -16,7 +17,6 @@ from .builder import Builder
 from .moves import Moves, Round, Run, plan_moves
 
 MANY = 256  # devices from which on moves are planned for all alike, where they are alike
-TOO_MUCH = 1e15  # bytes: the price of what isn't planned
 
 
 class Window(NamedTuple):
@@ -90,8 +90,8 @@ def concat_moves(n: int, blocks: tuple[int, ...], segments: tuple[Segment, ...],
 
 
 def moves_price(moves: Moves | None, position_bytes: float) -> tuple[float, int]:
-    """(bytes that a device sends, messages)."""
-    return (TOO_MUCH, 0) if moves is None else (moves.sent * position_bytes, moves.messages)
+    """(bytes that a device sends, messages); inf bytes if it isn't planned."""
+    return (math.inf, 0) if moves is None else (moves.sent * position_bytes, moves.messages)
 
 
 def fetch_window(b: Builder, value: Value, dim: int, axes: Axes, window: Window) -> Value:

@@ -112,7 +112,8 @@ def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
     """What may move together to save some values' relayouts: an axis that one of these moves goes to where some user has it,
-    changes places with another axis, or goes to another dim; two on one dim turn round; or the value is made in the layout that some user wants."""
+    changes places with another axis, or goes to another dim; two on one dim turn round; or the value is made in the layout
+    that some user wants."""
     engine = around.engine
     for value in values:
         yield from _to_nowhere(around, value)

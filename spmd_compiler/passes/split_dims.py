@@ -15,6 +15,7 @@ Sizes = tuple[int, ...]
 Split = Mapping[int, Sizes]  # per dim that is split the sizes of its parts, the major one first
 Along = list[tuple[int, int]]  # (operand, its dim)
 EXACT = 2**24  # integers below are numbers in f32
+_PADDING = ("edge_padding_low", "edge_padding_high", "interior_padding")
 
 
 def split_type(type: Type, split: Split) -> TensorType:
@@ -88,10 +89,7 @@ def _of_slice(op: Op, dim: int) -> Along | None:
 
 
 def _of_pad(op: Op, dim: int) -> Along | None:
-    none = not any(
-        op.attrs[name][dim] for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
-    )
-    return [(0, dim)] if none else None
+    return None if any(op.attrs[name][dim] for name in _PADDING) else [(0, dim)]
 
 
 _ALONG: dict[str, Callable[[Op, int], Along | None]] = {
@@ -170,8 +168,7 @@ def _slice_attrs(op: Op, at: Any, to: Any, out: Split) -> dict[str, Any]:
 
 
 def _pad_attrs(op: Op, at: Any, to: Any, out: Split) -> dict[str, Any]:
-    names = ("edge_padding_low", "edge_padding_high", "interior_padding")
-    return {name: _spread(op.attrs[name], out, _zeros) for name in names}
+    return {name: _spread(op.attrs[name], out, _zeros) for name in _PADDING}
 
 
 def _zeros(sizes: Sizes) -> Sizes:

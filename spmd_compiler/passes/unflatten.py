@@ -89,23 +89,26 @@ class _Plan:
         self.wants: dict[Op, list[Split]] = {}
         self._merged: dict[Value, Split] = {}  # the dims of values that are made of several somewhere before
         for op in block.ops:
-            asked = self._asked(op)
-            together = [
-                {d: s for wants in asked for d, s in wants[i].items()} for i in range(len(op.operands))
-            ]
-            if asked and not self._ask(op, together):
-                for wants in asked:
-                    self._ask(op, wants)
+            if asked := self._asked(op):
+                together = [
+                    {d: s for want in wants for d, s in want.items()} for wants in zip(*asked, strict=True)
+                ]
+                if not self._ask(op, together):
+                    for wants in asked:
+                        self._ask(op, wants)
             self.defs.update(dict.fromkeys(op.results, op))
-            for v in op.results:
-                if isinstance(v.type, TensorType) and (merged := self._merged_in(op, v.type.rank)):
-                    self._merged[v] = merged
+            if merged := self._merged_in(op):
+                self._merged.update(dict.fromkeys(op.results, merged))
 
-    def _merged_in(self, op: Op, rank: int) -> Split:
+    def _merged_in(self, op: Op) -> Split:
+        """Of the results of an op, which have one shape if any dim goes on from its operands."""
         if op.name == "reshape":
             return _merged(op, self._merged.get(op.operands[0], {}))
         found: dict[int, Sizes] = {}
-        for d in range(rank) if any(v in self._merged for v in op.operands) else ():
+        if self._merged.keys().isdisjoint(op.operands) or not op.results:
+            return found
+        type = op.results[0].type
+        for d in range(type.rank if isinstance(type, TensorType) else 0):
             for i, k in along(op, d) or ():
                 if sizes := self._merged.get(op.operands[i], {}).get(k):
                     found.setdefault(d, sizes)

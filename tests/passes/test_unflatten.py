@@ -17,8 +17,6 @@ R = np.random.default_rng(0)
 X = R.normal(size=(8, 16, 12)).astype(np.float32)
 TABLE = R.normal(size=(40, 12)).astype(np.float32)
 IDS = R.integers(0, 12, (8, 16)).astype(np.int32)
-
-
 GRID = P("a", "b")
 
 

@@ -129,7 +129,8 @@ class Rule:
         blocks: tuple[tuple[int, int], ...] = (),
     ) -> Choice | None:
         """The layouts that these strategies give, and what the op itself costs so: its work and its own messages. None if
-        the strategies don't go together, or what they exchange can't be. `ins`, `outs`: anything with the operands' and results' types."""
+        the strategies don't go together, or what they exchange can't be. `ins`, `outs`: anything with the operands' and
+        results' types."""
         key = (order, picks, blocks)
         if key not in self._ways:
             types = [x.type for x in ins], [x.type for x in outs]

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 
 from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
-from ...ir.layout import local_block
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
 from ..builder import Builder, identity_value
@@ -100,9 +99,7 @@ def _expand_gathered(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     if axes:
         results = reduced((b.all_gather(one(r), axes, 0) for r in results), (0,))
     for d, row in rows.items():
-        own = local_block(result, row, shape_of(op.results[0])[row], b.mesh)
-        split = [b.pad_to_split(r, row, own, layout.dims[d]) for r in results]
-        results = reduced((b.all_to_all(one(r), layout.dims[d], row + 1, 0) for r in split), (0,))
+        results = reduced((b.own_rows(one(r), layout.dims[d], row + 1, 0) for r in results), (0,))
     return results
 
 

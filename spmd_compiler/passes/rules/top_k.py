@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Op, Value
-from ...ir.layout import local_block
 from ...ir.types import TensorType, Type, is_float, numpy_dtype
 from ..builder import INDEX, Builder, identity_value
 from ..cost import Work
@@ -59,11 +58,8 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     # equal candidates come in the order of their indices, so that the lower index still wins
     result = op.results[0].layout
     assert result is not None
-    rows = [d for d in range(last) if result.dims[d] == axes]
-    if rows:
-        (row,), own = rows, local_block(result, rows[0], source.type.shape[rows[0]], b.mesh)
-        split = [b.pad_to_split(v, row, own, axes) for v in (values, indices)]
-        values, indices = (b.all_to_all(v, axes, row, last) for v in split)
+    if axes in result.dims:
+        values, indices = (b.own_rows(v, axes, result.dims.index(axes), last) for v in (values, indices))
     else:
         values, indices = (b.all_gather(v, axes, last) for v in (values, indices))
     values, where = _local_top_k(b, values, op.attrs["k"])
