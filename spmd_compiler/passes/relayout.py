@@ -100,7 +100,7 @@ def _contested(plan: Plan, src: Layout, dst: Layout) -> bool:
 
 
 def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float = math.inf) -> Plan:
-    """The cheapest plan; if that costs more than `limit`, one that costs inf."""
+    """The cheapest plan; if that costs `limit` or more, one that costs inf."""
     atoms = sorted(src.axes | dst.axes)
     pieces = {a: tuple(_prime_pieces(mesh, a)) for a in atoms}
     if sum(map(len, pieces.values())) > MAX_ATOMS:
@@ -193,13 +193,13 @@ def nesting(layouts: tuple[Layout, ...], mesh: Mesh) -> tuple[Layout, ...]:
 
 # ------------------------------------------------------------------------------------------------ the search
 def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float = math.inf) -> Plan:
-    """The cheapest plan; if that costs more than `limit`, one that costs inf."""
+    """The cheapest plan; if that costs `limit` or more, one that costs inf."""
     bound = max(local_type(type, src, mesh).nbytes, local_type(type, dst, mesh).nbytes)
     best: dict[Layout, float] = {src: 0.0}
     came: dict[Layout, Step] = {}
     left: dict[Layout, float] = {dst: 0.0}  # at least, from a layout to `dst`
     queue: list[tuple[float, int, str, float, Layout]] = [(0.0, 0, "", 0.0, src)]
-    visited, limit = 0, limit + 1e-9 * limit
+    visited, limit = 0, limit - 1e-9 * limit if limit < math.inf else limit
     while queue:
         _, hops, _, cost, at = heapq.heappop(queue)
         if at is dst:
@@ -218,13 +218,13 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
             if known <= cost or (to is not dst and local_type(type, to, mesh).nbytes > bound):
                 continue
             total = cost + step_cost(step, type, mesh)
-            if total < known and total <= limit:
+            if total < known and total < limit:
                 best[to] = total
                 came[to] = step
                 if to not in left:
                     left[to] = least_cost(type, to, dst, mesh)
                 least = total + left[to]
-                if to is dst or (least < best.get(dst, math.inf) and least <= limit):
+                if to is dst or (least < best.get(dst, limit)):
                     heapq.heappush(queue, (least, hops + 1, repr(to), total, to))
     if visited <= MAX_STATES and limit < math.inf:
         return Plan((), math.inf)
