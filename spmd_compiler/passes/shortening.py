@@ -69,18 +69,18 @@ def shortened(engine: Engine, module: Module) -> Shortened | None:
 
 def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> None:
     """Runs ops as `found` runs those that stand for them."""
+    ours, theirs = engine.choices, found.choices
     for op, other in stand_ins:
-        if op.name in FIXED:
+        choice = theirs.get(other)
+        if choice is None or choice is ours[op] or op.name in FIXED:
             continue
-        choice = found.choices[other]
         if op.name not in CONTROL_FLOW:
-            if engine.choices[op] != choice:
-                engine.change(op, choice)
+            engine.change(op, choice)
             continue
         for i, layout in enumerate(choice.results):
             engine.change((op, i), layout)
-        for ours, theirs in zip(op.regions, other.regions, strict=True):
-            adopt(engine, found, list(zip(ours.ops, theirs.ops, strict=True)))
+        for region, like in zip(op.regions, other.regions, strict=True):
+            adopt(engine, found, list(zip(region.ops, like.ops, strict=True)))
 
 
 def _rows(read: list[int]) -> list[Row]:
