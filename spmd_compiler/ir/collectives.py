@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from ..errors import SpmdError
 from .attributes import AttributeWriter
 from .constants import elements, matrix
 from .cpu_forms import CpuForms
-from .forms import Forms, GpuForms
+from .forms import Forms, GpuForms, like, shape_of
 from .graph import Op
 from .groups import device_groups, mesh_axes_text, permute_pairs, strides
 from .mesh import Mesh
@@ -27,7 +28,8 @@ class CollectiveWriter:
     """Writes collectives over mesh axes. Devices are partitions or `replicas`, numbered row-major over the mesh.
 
     Every collective between partitions gets a channel of its own. One with several operands becomes one op per operand: XLA's
-    partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself.
+    partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself, but for all-gathers
+    on CPU: those of partitions are packed into one buffer, those of replicas stay as they are.
 
     platform: JAX's name of what the program is for; collectives are written in the forms that its XLA compiler does best.
     """
@@ -63,11 +65,38 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
+        if op.name == "all_gather" and len(operands) > 1:
+            return self._gather_together(op, operands, types, point, loc)
         form = getattr(self._forms(point, loc), op.name, None)
         if form is not None:
             return [self._in_form(form, op, operand, point, loc) for operand in operands]
         attrs = self._attributes(op)
         return [self._write(op, attrs, x, type, point, loc) for x, type in zip(operands, types, strict=True)]
+
+    def _gather_together(
+        self,
+        op: Op,
+        operands: list[ir.Value],
+        types: list[ir.Type],
+        point: ir.InsertionPoint,
+        loc: ir.Location,
+    ) -> list[ir.Value]:
+        """The results of an all_gather along the first dim, which has one element."""
+        attrs = self._attributes(op)
+        if self._replicas:
+            return self._create(op, attrs, operands, types, point, loc)
+        forms, n = Forms(point, loc), self._mesh.axes_size(op.attrs["axes"])
+        shapes = [shape_of(x) for x in operands]
+        rows = [forms.reshape(x, [1, math.prod(s)]) for x, s in zip(operands, shapes, strict=True)]
+        row = forms.concatenate(rows, 1)
+        whole = self._write(op, attrs, row, like(row, [n, shape_of(row)[1]]), point, loc)
+        out: list[ir.Value] = []
+        start = 0
+        for shape in shapes:
+            part = forms.slice(whole, 1, start, math.prod(shape))
+            out.append(forms.reshape(part, [n, *shape[1:]]))
+            start += math.prod(shape)
+        return out
 
     def _in_form(
         self,
@@ -95,18 +124,27 @@ class CollectiveWriter:
         point: ir.InsertionPoint,
         loc: ir.Location,
     ) -> ir.Value:
+        return self._create(op, attrs, [operand], [type], point, loc)[0]
+
+    def _create(
+        self,
+        op: Op,
+        attrs: dict[str, ir.Attribute],
+        operands: list[ir.Value],
+        types: list[ir.Type],
+        point: ir.InsertionPoint,
+        loc: ir.Location,
+    ) -> list[ir.Value]:
         if not self._replicas:
             self._channel += 1
             attrs["channel_handle"] = ir.Attribute.parse(
                 f"#stablehlo.channel_handle<handle = {self._channel}, type = 1>"
             )
         regions = 1 if "kind" in op.attrs else 0
-        made = ir.Operation.create(
-            f"stablehlo.{op.name}", [type], [operand], attrs, None, regions, loc, point
-        )
+        made = ir.Operation.create(f"stablehlo.{op.name}", types, operands, attrs, None, regions, loc, point)
         if regions:
-            self._reducer(made.regions[0], op, type, loc)
-        return made.results[0]
+            self._reducer(made.regions[0], op, types[0], loc)
+        return list(made.results)
 
     def position(
         self, axes: tuple[str, ...], block: ir.Block, point: ir.InsertionPoint, loc: ir.Location

@@ -48,7 +48,7 @@ class Forms:
 
     def concatenate(self, parts: list[ir.Value], dim: int) -> ir.Value:
         shape = shape_of(parts[0])
-        shape[dim] *= len(parts)
+        shape[dim] = sum(shape_of(x)[dim] for x in parts)
         dimension = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), dim)
         return self.op("concatenate", [like(parts[0], shape)], parts, dimension=dimension)[0]
 

@@ -28,6 +28,9 @@ SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smalle
     "all_to_all": 256 * 1024,
     "reduce_scatter": 1024 * 1024,
 }
+COPIED = (
+    16 * 1024
+)  # bytes of an operand of an all-gather up to which its copies take less than an operand of its own
 GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
 BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
 PART = 1 / 64  # of the memory that a device has, if that is limited
@@ -164,14 +167,14 @@ def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
         for v in op.results:
             defined[v] = i
     end = len(block.ops)
-    moved = {op.results[0]: key for op, key in keys.items()}
+    moved = {v: key for op, key in keys.items() for v in op.results}
     for i, op in enumerate(block.ops):
         if (key := keys.get(op)) is not None:
-            operand, ready = op.operands[0], defined.get(op.operands[0], -1) + 1
-            if operand in moved:
+            ready = max(defined.get(v, -1) for v in op.operands) + 1
+            if late := [moved[v] for v in op.operands if v in moved]:
                 # what a collective that moves itself makes is there when it is used, and no sooner; its user can't go with it
-                ready = i + (moved[operand] == key)
-            waiting.setdefault(key, []).append((used.get(op.results[0], end), ready, op))
+                ready = i + (key in late)
+            waiting.setdefault(key, []).append((min(used.get(v, end) for v in op.results), ready, op))
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])
         while len(ranges) > 1:
@@ -188,7 +191,7 @@ def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
 
 def _held(op: Op) -> int:
     """Bytes that a collective takes or gives."""
-    return max(op.operands[0].type.nbytes, op.results[0].type.nbytes)
+    return max(sum(v.type.nbytes for v in values) for values in (op.operands, op.results))
 
 
 def _small(op: Op) -> Any:
@@ -222,8 +225,9 @@ def _keys(block: Block, key_of: Callable[[Op], K | None]) -> dict[Op, K]:
 
 
 def _sends_at_most(op: Op, size: int) -> bool:
-    """Whether a collective is the compiler's, and its operand a tensor of elements, in no more bytes than `size`."""
-    return sends(op) and isinstance(type := op.operands[0].type, TensorType) and 0 < type.nbytes <= size
+    """Whether a collective is the compiler's, and its operands tensors of elements, in no more bytes than `size` each."""
+    types = [v.type for v in op.operands]
+    return sends(op) and all(isinstance(t, TensorType) and 0 < t.nbytes <= size for t in types)
 
 
 def _pack(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
@@ -254,15 +258,21 @@ def _in_a_row(b: Builder, ops: list[Op], send: Callable[[Value], Value]) -> dict
 
 
 def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
+    """One of several operands: what is small in a buffer, the others as they are, along a new first dim."""
+    ends = [(x, y, op.attrs["dim"]) for op in ops for x, y in zip(op.operands, op.results, strict=True)]
+    packed = [end for end in ends if end[0].type.nbytes <= COPIED]
+    alone = [end for end in ends if end[0].type.nbytes > COPIED]
+    rows = [b.reshape(x, (1, x.type.size)) for x, *_ in packed]
+    sent = [b.concatenate(rows, 1)] if rows else []
+    sent += [b.reshape(x, (1, *x.type.shape)) for x, *_ in alone]
     n = b.mesh.axes_size(axes)
-    rows = [b.reshape(op.operands[0], (1, op.operands[0].type.size)) for op in ops]
-    parts = _split(b, b.all_gather(b.concatenate(rows, 1), axes, 0), 1, [r.type.size for r in rows])
-    out: dict[Value, Value] = {}
-    for op, part in zip(ops, parts, strict=True):
-        dim, shape = op.attrs["dim"], op.operands[0].type.shape
-        stacked = b.reshape(part, (n, *shape))
-        out[op.results[0]] = b.side_by_side(stacked, dim)
-    return out
+    types = [TensorType((n, *x.type.shape[1:]), x.type.dtype) for x in sent]
+    made = b.multi("all_gather", sent, types, {"axes": axes, "dim": 0, "cause": b.cause})
+    parts = [*_split(b, made[0], 1, [r.type.size for r in rows]), *made[1:]] if rows else made
+    return {
+        result: b.side_by_side(b.reshape(part, (n, *x.type.shape)), dim)
+        for (x, result, dim), part in zip((*packed, *alone), parts, strict=True)
+    }
 
 
 def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
