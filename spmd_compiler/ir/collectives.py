@@ -28,8 +28,8 @@ class CollectiveWriter:
     """Writes collectives over mesh axes. Devices are partitions or `replicas`, numbered row-major over the mesh.
 
     Every collective between partitions gets a channel of its own. One with several operands becomes one op per operand: XLA's
-    partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself, but for all-gathers
-    on CPU: those of partitions are packed into one buffer, those of replicas stay as they are.
+    partitioner rejects variadic collectives inside a manual computation, and XLA combines them itself, but for all-gathers:
+    what these gather is packed into one buffer, except between replicas on CPU, where XLA keeps them as they are.
 
     platform: JAX's name of what the program is for; collectives are written in the forms that its XLA compiler does best.
     """
@@ -49,6 +49,7 @@ class CollectiveWriter:
         self._compact = compact
         self._replicas = replicas
         self._forms = _FORMS.get(platform, Forms)
+        self._variadic = replicas and platform == "cpu"
         self._channel = 0
         self._groups: dict[tuple[str, ...], ir.Attribute] = {}
         self._pairs: dict[tuple, tuple[ir.Attribute, int]] = {}
@@ -83,7 +84,7 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of an all_gather along the first dim, which has one element."""
         attrs = self._attributes(op)
-        if self._replicas:
+        if self._variadic:
             return self._create(op, attrs, operands, types, point, loc)
         forms, n = Forms(point, loc), self._mesh.axes_size(op.attrs["axes"])
         shapes = [shape_of(x) for x in operands]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from ..ir.graph import Block, Op, Value
@@ -56,17 +57,21 @@ def bucket_sizes(hardware: Hardware | None, memory: float | None) -> set[int]:
     return {most, min(most, int(LATENCIES * hardware.link_latency * hardware.link_bandwidth))}
 
 
-def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET) -> None:
-    """Changes a block that no one else holds, and the blocks inside. bucket: bytes that are held for one collective."""
+def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: int = COPIED) -> None:
+    """Changes a block that no one else holds, and the blocks inside. bucket: bytes that are held for one collective. copied: bytes
+    of an operand of an all-gather up to which it is packed into a buffer with others, rather than an operand of its own."""
     for op in block.ops:
         for region in op.regions:
-            combine_collectives(region, mesh, bucket)
-    while _combine(block, mesh, _keys(block, _small), _pack, SMALL, bucket):
+            combine_collectives(region, mesh, bucket, copied)
+    pack = {**_PACK, "all_gather": partial(_all_gather, copied=copied)}
+    while _combine(block, mesh, _keys(block, _small), pack, SMALL, bucket):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(block, mesh, reduction_keys(block, bucket), _join, None, bucket)
+    _combine(block, mesh, reduction_keys(block, bucket), {"all_reduce": _join}, None, bucket)
 
 
-def _combine(block: Block, mesh: Mesh, keys: Keys, emit: Emit, small: int | None, bucket: int) -> bool:
+def _combine(
+    block: Block, mesh: Mesh, keys: Keys, emit: Mapping[str, Emit], small: int | None, bucket: int
+) -> bool:
     """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True
     if others may be able to afterwards: what waited for them is done together now."""
     if len({*keys.values()}) == len(keys):
@@ -80,7 +85,7 @@ def _combine(block: Block, mesh: Mesh, keys: Keys, emit: Emit, small: int | None
     return any(op in chained for _, together in groups for op in together)
 
 
-def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
+def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Mapping[str, Emit]) -> None:
     """Each group's collectives replaced by what `emit` emits for them, at the group's place."""
     # at one place, the group of the op that is there comes last: it may need what the others make
     groups.sort(key=lambda g: g[0] < len(block.ops) and block.ops[g[0]] in g[1])
@@ -91,7 +96,7 @@ def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Emit) -> None:
         b = Builder(mesh, Block([], [], []))
         b.loc = ops[0].loc
         b.cause = _cause(ops)
-        made = emit(b, ops, ops[0].attrs["axes"])
+        made = emit[ops[0].name](b, ops, ops[0].attrs["axes"])
         for old, value in made.items():
             value.layout = old.layout  # of a result of the program
         renamed.update(made)
@@ -230,10 +235,6 @@ def _sends_at_most(op: Op, size: int) -> bool:
     return sends(op) and all(isinstance(t, TensorType) and 0 < t.nbytes <= size for t in types)
 
 
-def _pack(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    return _PACK[ops[0].name](b, ops, axes)
-
-
 def _join(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
     attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
     operands = [op.operands[0] for op in ops]
@@ -257,11 +258,11 @@ def _in_a_row(b: Builder, ops: list[Op], send: Callable[[Value], Value]) -> dict
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
 
 
-def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    """One of several operands: what is small in a buffer, the others as they are, along a new first dim."""
+def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int) -> dict[Value, Value]:
+    """One of several operands: those of `copied` bytes at most in a buffer, others as they are, along a new first dim."""
     ends = [(x, y, op.attrs["dim"]) for op in ops for x, y in zip(op.operands, op.results, strict=True)]
-    packed = [end for end in ends if end[0].type.nbytes <= COPIED]
-    alone = [end for end in ends if end[0].type.nbytes > COPIED]
+    packed = [end for end in ends if end[0].type.nbytes <= copied]
+    alone = [end for end in ends if end[0].type.nbytes > copied]
     rows = [b.reshape(x, (1, x.type.size)) for x, *_ in packed]
     sent = [b.concatenate(rows, 1)] if rows else []
     sent += [b.reshape(x, (1, *x.type.shape)) for x, *_ in alone]
@@ -296,7 +297,7 @@ def _all_to_all(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value,
 
 _PACK: dict[str, Emit] = {
     "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
+    "all_gather": partial(_all_gather, copied=COPIED),
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "collective_permute": _permute,

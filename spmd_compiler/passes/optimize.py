@@ -14,7 +14,7 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .clamp_starts import clamp_starts
-from .combine import bucket_sizes, combine_collectives
+from .combine import COPIED, bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
 from .exchange_first import exchange_first
 from .fit_memory import fit_memory
@@ -61,7 +61,8 @@ class Optimize:
     def _combined(self, module: Module, bucket: int) -> Module:
         """The module, which no one else holds, its collectives combined to `bucket` bytes at most, and what follows from that."""
         split_reductions(module.main.body, module.mesh, bucket)
-        combine_collectives(module.main.body, module.mesh, bucket)
+        # XLA's TPU compiler takes an all-gather of several operands apart
+        combine_collectives(module.main.body, module.mesh, bucket, bucket if self.tpu else COPIED)
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)

@@ -8,6 +8,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from spmd_compiler import compat_executables
 from spmd_compiler.ir.exporter import export_module
 from spmd_compiler.ir.graph import Block, Function, Module, Op, Value
 from spmd_compiler.ir.mesh import Mesh
@@ -118,3 +119,28 @@ def test_blocks_for_gpus(monkeypatch, source, target):
     blocks = [8, *(n // 8 if d in (source, target) else n for d, n in enumerate(x.shape))]
     assert f"f32[{','.join(map(str, blocks))}]" in text
     np.testing.assert_array_equal(step(x), x)
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_gathers_that_go_together_are_one(monkeypatch, platform):
+    """On CPU, what is large goes without a copy, where XLA has no partitioner to refuse several operands."""
+    monkeypatch.setattr(spmd.Mesh, "platform", platform)
+    mesh = spmd.create_mesh([("a", 8)])
+    specs = P("a"), P(None, "a"), P("a")
+    rng = np.random.default_rng(0)
+    args = [rng.integers(-9, 9, shape).astype(np.float32) for shape in ((256, 256), (64, 1024), (8, 3))]
+
+    def fun(*xs):
+        return tuple(jax.numpy.sin(x) for x in xs)
+
+    step = spmd.spmd_jit(fun, mesh=mesh, in_layouts=specs, out_layouts=(P(), P(), P()))
+    lowered = step.lower(*args)
+    assert [(c.kind, c.trips) for c in lowered.collectives()] == [("all_gather", 1)]
+    text = lowered.compile().as_text()
+    several = platform == "cpu" and compat_executables.RUNS_REPLICAS
+    assert text.count(" all-gather(") == 1
+    assert (re.search(r" all-gather\(%[\w.]+, ", text) is not None) == several
+    for run in (step, jax.jit(step)):
+        for got, x in zip(run(*args), args, strict=True):
+            np.testing.assert_allclose(got, np.sin(x), rtol=1e-5, atol=1e-6)
