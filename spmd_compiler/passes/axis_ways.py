@@ -47,6 +47,8 @@ class AxisWays:
             found = (choice,)
             if not any(x.drop((self.axis,)).blocks for x in layouts):
                 found = rule.variants(op, choice, self.axis, kinds or frozenset(), mesh)
+                if self.engine.turned:
+                    found = tuple(distinct([*found, *rule.turned(op, found, mesh)]))
                 if any(x.blocks for x in layouts):  # the variants have default blocks
                     found = tuple(distinct((choice, *found)))
             candidates[key] = found

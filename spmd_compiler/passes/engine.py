@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
@@ -56,6 +57,9 @@ class Engine(Assignment):
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
+        self.turned = (
+            False  # something has, or is wanted with, axes on a dim in another order than the mesh's
+        )
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
@@ -90,6 +94,13 @@ class Engine(Assignment):
         if layout.has_pieces:
             self.in_pieces[value] = layout
             self.layouts[value] = with_whole_axes(layout, value.type, self.mesh)
+
+    def look_for_turned(self) -> None:
+        """Sets `turned`."""
+        place = {axis: i for i, axis in enumerate(self.mesh.shape)}
+        seen = {*self.layouts.values(), *(x for users in self.demands.values() for x in users)}
+        orders = {axes for x in seen if not x.has_pieces for axes in x.dims if len(axes) > 1}
+        self.turned = any(place[a] > place[b] for axes in orders for a, b in pairwise(axes))
 
     def given(self, layout: Layout | None) -> Layout | None:
         """A layout that the user gave, without the axes of size 1: they say nothing, and no rule has to know them."""

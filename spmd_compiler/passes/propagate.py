@@ -126,6 +126,7 @@ class Propagate:
         for value, layout in zip(main.body.returns, wanted, strict=True):
             if layout is not None:
                 engine.want(value, layout)
+        engine.look_for_turned()
         return engine, wanted
 
     def asked(self, engine: Engine, module: Module) -> list[Layout | None]:

@@ -18,7 +18,7 @@ from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .axis_ways import FIXED
 from .proposal import Node, now
-from .rules.base import Choice, distinct, with_axis, worth_cutting
+from .rules.base import Choice, distinct, with_axis, with_turned, worth_cutting
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -294,18 +294,14 @@ def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str
 
 def _turned(engine: Engine, node: Node, a: str, b: str) -> Choice | Layout | None:
     """How a node runs with two axes in the other order that are on one dim; None if they aren't, or it can't."""
-    choice, other = now(engine, node), {a: b, b: a}
-    if isinstance(choice, Layout):
-        shared = [axes for axes in choice.dims if a in axes and b in axes]
-        if not shared or choice.blocks:
-            return None
-        return choice.with_dim(choice.dims.index(shared[0]), tuple([other.get(x, x) for x in shared[0]]))
-    picks = dict(zip(choice.order, choice.picks, strict=True))
-    if a not in picks or picks[a] is not picks.get(b) or any(x.blocks for x in choice.demands):
+    choice = now(engine, node)
+    layouts = [x for _, x in _layouts(engine, node, choice)]
+    if any(x.blocks for x in layouts) or not any(a in axes and b in axes for x in layouts for axes in x.dims):
         return None
+    if isinstance(choice, Layout):
+        return with_turned(choice, a, b)
     assert not isinstance(node, tuple)
-    order = tuple([other.get(x, x) for x in choice.order])
-    return engine.book.rule(node).way(order, choice.picks, node.operands, node.results, engine.mesh)
+    return engine.book.rule(node).turn(node, choice, a, b, engine.mesh)
 
 
 def _layout_swapped(engine: Engine, value: Value, layout: Layout, a: str, b: str) -> Layout | None:

@@ -1,4 +1,5 @@
-"""simplify: inlines calls, merges equal pure ops, drops unused ones. The values computed stay the same, bit for bit."""
+"""simplify: inlines calls and the branches that are known to be taken, merges equal pure ops, drops unused ones. The values
+computed stay the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any, ClassVar
 from ..errors import UnsupportedError
 from ..ir.graph import UNKNOWN_LOC, Block, Loc, Module, Op, Value
 from ..ir.optable import CONTROL_FLOW, is_pure, may_merge, reducer_kind
+from ..ir.types import TensorType
 
+_INDICES = (TensorType((), "i32"), TensorType((), "i1"))  # what tells a branch
 _CALLS = {"call": "callee", "composite": "decomposition"}
 
 
@@ -39,6 +42,7 @@ class _Copier:
     def __init__(self, module: Module):
         self.module = module
         self.env: dict[Value, Value] = {}
+        self.numbers: dict[Value, int] = {}  # integers that are known, in the copy
         self.calling = ["main"]  # the functions that are being copied, outermost first
         self.composite = ""  # the names of the composites that are being copied, as a scope of their ops
         self.caller = UNKNOWN_LOC  # of the calls that are being copied, the innermost that has a line
@@ -77,6 +81,11 @@ class _Copier:
                 self.calling.pop()
                 env.update(zip(op.results, [env.get(v, v) for v in body.returns], strict=True))
                 continue
+            taken = self.taken(op, operands)
+            if taken is not None:
+                self.copy(taken.ops, ops, known)
+                env.update(zip(op.results, [env.get(v, v) for v in taken.returns], strict=True))
+                continue
             key = self.key(op, operands)
             hit = known.get(key) if key is not None else None
             if hit is not None:
@@ -96,6 +105,28 @@ class _Copier:
             ops.append(Op(op.name, operands, results, op.attrs, regions, loc))
             if key is not None:
                 known[key] = results
+            self.note(op, operands, results)
+
+    def note(self, op: Op, operands: list[Value], results: list[Value]) -> None:
+        """Records a result that is a known integer."""
+        if not results or results[0].type not in _INDICES:
+            return
+        if op.name == "constant":
+            self.numbers[results[0]] = int(op.attrs["value"].array)
+        elif op.name in ("convert", "clamp") and all(v in self.numbers for v in operands):
+            low, number, high = (self.numbers[operands[i % len(operands)]] for i in range(3))
+            self.numbers[results[0]] = min(max(number, low), high)
+
+    def taken(self, op: Op, operands: list[Value]) -> Block | None:
+        """The branch that runs, if that is known. An index out of range takes the last one."""
+        if op.name not in ("case", "if"):
+            return None
+        index, last = self.numbers.get(operands[0]), len(op.regions) - 1
+        if index is None:
+            return op.regions[0] if not last else None
+        if op.name == "if":
+            index = not index
+        return op.regions[index if 0 <= index <= last else last]
 
     def key(self, op: Op, operands: list[Value]) -> Any:
         """Equal keys, equal values; None for ops that must stay apart."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from ...ir.graph import Op, Value
@@ -187,12 +188,22 @@ class Rule:
         return Choice(tuple(demands), tuple(results), cost, order, picks)
 
     def turned(self, op: Op, ways: Iterable[Choice], mesh: Mesh) -> Iterator[Choice]:
-        """Those of the ways to run the op that have several axes on a dim, with these in the other order."""
+        """Those of the ways to run the op that have several axes on a dim, with two of these the other way round."""
         for way in ways:
-            if any(len(axes) > 1 for x in (*way.demands, *way.results) for axes in x.dims):
-                turned = self.way(way.order[::-1], way.picks[::-1], op.operands, op.results, mesh)
+            dims = (axes for x in (*way.demands, *way.results) for axes in x.dims)
+            for a, b in dict.fromkeys(pair for axes in dims for pair in combinations(axes, 2)):
+                turned = self.turn(op, way, a, b, mesh)
                 if turned is not None:
                     yield turned
+
+    def turn(self, op: Op, way: Choice, a: str, b: str, mesh: Mesh) -> Choice | None:
+        """The way with two axes that share dims the other way round there; None if they don't, or that can't run."""
+        picks, other = dict(zip(way.order, way.picks, strict=True)), {a: b, b: a}
+        if a not in picks or b not in picks:
+            return None
+        order = tuple([other.get(x, x) for x in way.order])
+        turned = self.way(order, tuple([picks[x] for x in order]), op.operands, op.results, mesh)
+        return None if turned is None or turned[:2] == way[:2] else turned
 
     def variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
@@ -296,6 +307,13 @@ def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout
 def without_axis(layout: Layout, axis: str) -> Layout:
     """A layout without `axis`, and without pieces of it."""
     return layout.drop([a for a in layout.axes if parse_axis(a)[0] == axis])
+
+
+def with_turned(layout: Layout, a: str, b: str) -> Layout:
+    """A layout with two axes in each other's places on its dims."""
+    other = {a: b, b: a}
+    dims = tuple(tuple([other.get(x, x) for x in axes]) for axes in layout.dims)
+    return Layout(dims, layout.partial, layout.blocks)
 
 
 def _position(axis: str, axes: Sequence[str], mesh: Mesh) -> int:

@@ -13,7 +13,7 @@ from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..assignment import Costs
 from ..builder import Builder
-from .base import Choice, In, Out, Rule, with_axis, without_axis
+from .base import Choice, In, Out, Rule, with_axis, with_turned, without_axis
 
 
 class PassingRule(Rule):
@@ -76,6 +76,12 @@ class PassingRule(Rule):
                 found.append(new)
         ways = [self._pair(x, outside, mesh) for x in dict.fromkeys(found)]
         return tuple(w for w in ways if w is not None)
+
+    def turn(self, op: Op, way: Choice, a: str, b: str, mesh: Mesh) -> Choice | None:
+        (inner,) = way.results if self.enters else way.demands
+        outside = (op.operands if self.enters else op.results)[0].type
+        turned = with_turned(inner, a, b)
+        return None if turned is inner or inner.blocks else self._pair(turned, outside, mesh)
 
     def own_cost(
         self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh

@@ -17,7 +17,7 @@ from ...ir.mesh import Mesh, split_axis
 from ..assignment import Costs
 from ..builder import Builder
 from ..cost import Work, prices
-from .base import Choice, In, Out, Rule, shape_of, with_axis, without_axis
+from .base import Choice, In, Out, Rule, shape_of, with_axis, with_turned, without_axis
 
 
 def groups(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
@@ -215,6 +215,15 @@ class ReshapeRule(Rule):
             ):
                 found[kept, carried] = Choice((kept,), (carried,), self._cost(kept, mesh))
         return tuple(found.values())
+
+    def turn(self, op: Op, way: Choice, a: str, b: str, mesh: Mesh) -> Choice | None:
+        wish = with_turned(way.demands[0], a, b)
+        if wish is way.demands[0] or any(x.blocks or x.has_pieces for x in (wish, *way.results)):
+            return None
+        kept, carried = carry(wish, self.source, self.target, mesh)
+        if kept is not wish or carried.has_pieces:
+            return None
+        return Choice((kept,), (carried,), self._cost(kept, mesh))
 
     def giving(self, op: Op, result: int, layout: Layout, mesh: Mesh) -> Choice | None:
         source = self._back(layout, mesh)
