@@ -97,10 +97,10 @@ def test_a_piece_that_is_no_product_of_real_axes_is_refused():
 
 
 def test_it_finds_what_a_search_axis_by_axis_does_not(monkeypatch):
-    """ZeRO-3 over two axes of three: the work is shared, and few bytes are sent."""
+    """Convolutions over two axes of three: the work is shared, and few bytes are sent."""
 
     def cost() -> float:
-        sent = lowered("lm_fsdp_train_unrolled~cube0")
+        sent = lowered("conv_spatial_fwd~cube0")
         return sent.comm_bytes() + USUAL.flop * sum(sent.cost("cpu").flops.values())
 
     together = cost()

@@ -270,3 +270,19 @@ def test_a_carry_moves_where_its_sums_are_scattered():
     assert sent["reduce_scatter"] == (10, 5 / 6 * v.nbytes)
     assert sent["all_gather"] == (1, 2 / 6 * v.nbytes)
     np.testing.assert_allclose(step(matrix, v), jax.jit(power)(matrix, v), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("fun", "given"),
+    [
+        (lambda x, y: x[:, None] * y[None], (P("a"), P())),
+        (lambda x, y: jnp.tile(x, (1, 16)) + y.sum(), (P(None, "a"), P())),
+        (lambda x, y: jax.nn.one_hot(x[:, 0].astype(int), 256) * y[0, 0], (P("a"), P())),
+    ],
+)
+def test_small_values_take_the_order_of_the_result(fun, given):
+    """Not the large one that is made of them: a relayout of `x` is all that is sent."""
+    mesh = spmd.create_mesh({"a": 4, "b": 2}, abstract=True)
+    args = [jax.ShapeDtypeStruct(shape, np.float32) for shape in ((64, 128), (16, 128))]
+    lowered = spmd.spmd_jit(fun, mesh=mesh, in_layouts=given, out_layouts=P(("b", "a"))).lower(*args)
+    assert lowered.comm_bytes() <= 64 * 128 * 4 / 8
