@@ -92,6 +92,7 @@ EXPANDED = 1 / 16  # operations a byte: slower off the matrix units, and much hi
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
+TINY = 8  # work weighs less where messages weigh this many times less than usual
 JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()
@@ -104,12 +105,15 @@ def prices(mesh: Mesh) -> Prices:
 
 def priced(module: Module, hardware: Hardware | None, room: float = math.inf) -> Module:
     """The module on a mesh of its own with prices. A program whose largest value has less bytes than some messages weigh is
-    all latency, whichever way it runs: there bytes should decide, so messages weigh in proportion to that value."""
+    all latency, whichever way it runs: there bytes should decide, so messages weigh in proportion to that value, and so
+    does work in a far smaller one: it is not worth a message."""
     body, mesh = module.main.body, Mesh(module.mesh.axes)
     made = [v for op in module.walk() for v in op.results]
     largest = max((v.type.nbytes for v in (*made, *body.args)), default=0)
     stored = max((v.type.nbytes for v in (*body.args, *body.returns)), default=0)
-    small = replace(USUAL, message=min(USUAL.message, largest / SMALL), stored=stored)
+    message = min(USUAL.message, largest / SMALL)
+    work = min(1.0, TINY * message / USUAL.message)
+    small = replace(USUAL, message=message, touch=USUAL.touch * work, flop=USUAL.flop * work, stored=stored)
     mesh.cache["prices"] = replace(small if hardware is None else Prices.of(hardware), room=room)
     return Module(mesh, module.functions, module.name, module.attrs)
 
