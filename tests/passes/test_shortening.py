@@ -91,7 +91,7 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_same_cost_as_the_whole_and_right(name, monkeypatch):
     program, layer, depth = PROGRAMS[name]
-    args = parameters(depth), np.ones((16, 8), np.float32)
+    args = parameters(depth, 32), np.ones((256, 32), np.float32)
     layouts = [DENSE] * depth, P("data")
 
     def run(params, x):
@@ -142,7 +142,7 @@ def test_a_loop_stands_for_loops_that_do_the_same(monkeypatch):
         return x.sum(0)
 
     depth = 24
-    args = parameters(depth), np.ones((16, 8), np.float32)
+    args = parameters(depth, 32), np.ones((256, 32), np.float32)
     module = imported(alternating, args, ([DENSE] * depth, P("data")))
     short = shortened(module)
     assert short is not None
