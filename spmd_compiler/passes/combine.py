@@ -3,7 +3,8 @@
 A collective may run anywhere between its operand's definition and its first use; those of one kind, axes and type whose
 ranges have a point in common can run there together. Small ones cost latency, not bytes: they are packed into one buffer,
 sent at once, and unpacked. So that ranges are long, small ops behind small collectives first move to where their results are
-used. Larger all-reduces become one of several operands, without a copy, as XLA's own combiner runs them on all platforms.
+used. Larger all-reduces become one of several operands, without a copy, as XLA's own combiner runs them on all platforms; so do
+larger all-gathers, which XLA keeps so on CPU.
 """
 
 from __future__ import annotations
@@ -29,9 +30,7 @@ SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smalle
     "all_to_all": 256 * 1024,
     "reduce_scatter": 1024 * 1024,
 }
-COPIED = (
-    16 * 1024
-)  # bytes of an operand of an all-gather up to which its copies take less than an operand of its own
+COPIED = 16 * 1024  # bytes of an operand of an all-gather that are sooner copied than sent by themselves
 GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
 BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
 PART = 1 / 64  # of the memory that a device has, if that is limited
@@ -258,7 +257,7 @@ def _in_a_row(b: Builder, ops: list[Op], send: Callable[[Value], Value]) -> dict
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
 
 
-def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int) -> dict[Value, Value]:
+def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int = COPIED) -> dict[Value, Value]:
     """One of several operands: those of `copied` bytes at most in a buffer, others as they are, along a new first dim."""
     ends = [(x, y, op.attrs["dim"]) for op in ops for x, y in zip(op.operands, op.results, strict=True)]
     packed = [end for end in ends if end[0].type.nbytes <= copied]
@@ -297,7 +296,7 @@ def _all_to_all(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value,
 
 _PACK: dict[str, Emit] = {
     "all_reduce": _all_reduce,
-    "all_gather": partial(_all_gather, copied=COPIED),
+    "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
     "all_to_all": _all_to_all,
     "collective_permute": _permute,

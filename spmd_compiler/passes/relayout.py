@@ -199,7 +199,9 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
     came: dict[Layout, Step] = {}
     left: dict[Layout, float] = {dst: 0.0}  # at least, from a layout to `dst`
     queue: list[tuple[float, int, str, float, Layout]] = [(0.0, 0, "", 0.0, src)]
-    visited, limit = 0, limit - 1e-9 * limit if limit < math.inf else limit
+    visited = 0
+    if limit < math.inf:
+        limit -= 1e-9 * limit
     while queue:
         _, hops, _, cost, at = heapq.heappop(queue)
         if at is dst:
@@ -224,7 +226,7 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
                 if to not in left:
                     left[to] = least_cost(type, to, dst, mesh)
                 least = total + left[to]
-                if to is dst or (least < best.get(dst, limit)):
+                if to is dst or least < best.get(dst, limit):
                     heapq.heappush(queue, (least, hops + 1, repr(to), total, to))
     if visited <= MAX_STATES and limit < math.inf:
         return Plan((), math.inf)

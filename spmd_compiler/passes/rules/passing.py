@@ -81,7 +81,9 @@ class PassingRule(Rule):
         (inner,) = way.results if self.enters else way.demands
         outside = (op.operands if self.enters else op.results)[0].type
         turned = with_turned(inner, a, b)
-        return None if turned is inner or inner.blocks else self._pair(turned, outside, mesh)
+        if turned is inner or inner.blocks or inner.has_pieces:
+            return None
+        return self._pair(turned, outside, mesh)
 
     def own_cost(
         self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh
