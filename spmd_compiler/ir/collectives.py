@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from ..errors import SpmdError
 from .attributes import AttributeWriter
 from .constants import elements, matrix
 from .cpu_forms import CpuForms
-from .forms import Forms, GpuForms, like, shape_of
+from .forms import Collective, Forms, GpuForms, like
 from .graph import Op
 from .groups import device_groups, mesh_axes_text, permute_pairs, strides
 from .mesh import Mesh
@@ -66,68 +65,32 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
-        if op.name == "all_gather" and len(operands) > 1:
-            return self._gather_together(op, operands, types, point, loc)
-        form = getattr(self._forms(point, loc), op.name, None)
+        together = op.name == "all_gather" and len(operands) > 1
+        if together and not self._variadic:
+            n = self._mesh.axes_size(op.attrs["axes"])
+            return Forms(point, loc).gather_together(operands, n, self._collective(op, point, loc))
+        form = None if together else getattr(self._forms(point, loc), op.name, None)
         if form is not None:
-            return [self._in_form(form, op, operand, point, loc) for operand in operands]
+            write = self._collective(op, point, loc)
+            dims = [op.attrs[key] for key in _DIMS if key in op.attrs]
+            return [form(x, *dims, self._mesh.axes_size(op.attrs["axes"]), write) for x in operands]
         attrs = self._attributes(op)
-        return [self._write(op, attrs, x, type, point, loc) for x, type in zip(operands, types, strict=True)]
+        if together:
+            return self._write(op, attrs, operands, types, point, loc)
+        rows = zip(operands, types, strict=True)
+        return [y for x, type in rows for y in self._write(op, attrs, [x], [type], point, loc)]
 
-    def _gather_together(
-        self,
-        op: Op,
-        operands: list[ir.Value],
-        types: list[ir.Type],
-        point: ir.InsertionPoint,
-        loc: ir.Location,
-    ) -> list[ir.Value]:
-        """The results of an all_gather along the first dim, which has one element."""
-        attrs = self._attributes(op)
-        if self._variadic:
-            return self._create(op, attrs, operands, types, point, loc)
-        forms, n = Forms(point, loc), self._mesh.axes_size(op.attrs["axes"])
-        shapes = [shape_of(x) for x in operands]
-        rows = [forms.reshape(x, [1, math.prod(s)]) for x, s in zip(operands, shapes, strict=True)]
-        row = forms.concatenate(rows, 1)
-        whole = self._write(op, attrs, row, like(row, [n, shape_of(row)[1]]), point, loc)
-        out: list[ir.Value] = []
-        start = 0
-        for shape in shapes:
-            part = forms.slice(whole, 1, start, math.prod(shape))
-            out.append(forms.reshape(part, [n, *shape[1:]]))
-            start += math.prod(shape)
-        return out
+    def _collective(self, op: Op, point: ir.InsertionPoint, loc: ir.Location) -> Collective:
+        """What writes a collective op with other operands, along other dims."""
 
-    def _in_form(
-        self,
-        form: Callable[..., ir.Value],
-        op: Op,
-        operand: ir.Value,
-        point: ir.InsertionPoint,
-        loc: ir.Location,
-    ) -> ir.Value:
         def write(x: ir.Value, shape: Sequence[int], dim: int) -> ir.Value:
             along = {key: dim for key in _DIMS if key in op.attrs}
             moved = Op(op.name, op.operands, op.results, {**op.attrs, **along})
-            type = ir.RankedTensorType.get(shape, ir.RankedTensorType(x.type).element_type)
-            return self._write(op, self._attributes(moved), x, type, point, loc)
+            return self._write(op, self._attributes(moved), [x], [like(x, shape)], point, loc)[0]
 
-        dims = [op.attrs[key] for key in _DIMS if key in op.attrs]
-        return form(operand, *dims, self._mesh.axes_size(op.attrs["axes"]), write)
+        return write
 
     def _write(
-        self,
-        op: Op,
-        attrs: dict[str, ir.Attribute],
-        operand: ir.Value,
-        type: ir.Type,
-        point: ir.InsertionPoint,
-        loc: ir.Location,
-    ) -> ir.Value:
-        return self._create(op, attrs, [operand], [type], point, loc)[0]
-
-    def _create(
         self,
         op: Op,
         attrs: dict[str, ir.Attribute],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 import numpy as np
 from jaxlib.mlir import ir
@@ -31,6 +33,19 @@ class Forms:
         order = [*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1)]
         whole = [*shape[:dim], count * shape[dim], *shape[dim + 1 :]]
         return self.reshape(self.transpose(blocks, order), whole)
+
+    def gather_together(self, operands: list[ir.Value], count: int, write: Collective) -> list[ir.Value]:
+        """What an all-gather over `count` devices makes of each of some operands, along a first dim of one element: in one
+        buffer."""
+        shapes = [shape_of(x) for x in operands]
+        sizes = [math.prod(shape) for shape in shapes]
+        rows = [self.reshape(x, [1, size]) for x, size in zip(operands, sizes, strict=True)]
+        whole = write(self.concatenate(rows, 1), [count, sum(sizes)], 0)
+        starts = accumulate((0, *sizes[:-1]))
+        return [
+            self.reshape(self.slice(whole, 1, start, size), [count, *shape[1:]])
+            for start, size, shape in zip(starts, sizes, shapes, strict=True)
+        ]
 
     def slice(self, x: ir.Value, dim: int, start: int, size: int) -> ir.Value:
         starts, limits = [0] * len(shape_of(x)), shape_of(x)

@@ -57,9 +57,7 @@ class Engine(Assignment):
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
-        self.turned = (
-            False  # something has, or is wanted with, axes on a dim in another order than the mesh's
-        )
+        self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
