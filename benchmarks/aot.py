@@ -18,14 +18,12 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import compare, zoo
-from benchmarks.targets import TARGETS
-from benchmarks.workers import PARTS, ROOT, Rows, Sweep, run_beside_rivals
+from benchmarks.targets import TARGETS, compiled_for, results_of, sweep_of
+from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
 # Where XLA's partitioners send less because what they compile is wrong.
 _NO_INDICES = "XLA gathers the values of the shards' top 8 but not their indices: the second result of its program is a constant 0"
 WRONG = {(target, "topk_sharded_dim"): _NO_INDICES for target in TARGETS}
-TIMEOUT = 3600.0  # seconds for one program; the TPU's compiler takes minutes for some
-RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main() -> int:
@@ -35,16 +33,13 @@ def main() -> int:
     console = Console() if sys.stdout.isatty() else Console(width=200)
     failed = False
     for name in options.targets:
-        arguments = ["--target", name]
-        if options.hlo:
-            arguments += ["--hlo", str(Path(options.hlo).absolute() / name)]
-        folder, environment = Path(options.state) / name, TARGETS[name].environment
-        sweep = Sweep("benchmarks.aot_worker", PARTS, folder, arguments, TIMEOUT, environment)
+        arguments = ["--hlo", str(Path(options.hlo).absolute() / name)] if options.hlo else []
+        sweep = sweep_of(name, "benchmarks.aot_worker", options.state, arguments)
         rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "hlo"))
         text = table(rows, name)
         console.print(text, markup=False, soft_wrap=True)
         if not options.patterns:
-            stem = RESULTS / f"aot-{name}-jax{version('jax')}"
+            stem = results_of("aot", name)
             stem.with_name(stem.name + ".md").write_text(text)
             stem.with_name(stem.name + ".json").write_text(json.dumps(rows, indent=1) + "\n")
         failed |= any(compare.sent(by_part, "spmd") is None for by_part in rows.values())
@@ -54,7 +49,7 @@ def main() -> int:
 def table(rows: Rows, target: str) -> str:
     """The comparison as markdown."""
     lines = [
-        f"# The zoo compiled for {TARGETS[target].title}, JAX {version('jax')}",
+        f"# The zoo compiled for {compiled_for(target)}",
         "",
         "Compiled ahead of time, without the chips. A partitioner's cell: bytes that the busiest device sends per call (ring "
         "model, loops multiplied), for Shardy and GSPMD with an all-reduce of which only a slice is used counted as a "
@@ -104,7 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--hlo", default="", help="folder for the optimized HLO")
     parser.add_argument(
-        "--state", default="", help="folder that keeps rows: a run that was cut off goes on there"
+        "--state", default=str(ROOT / "tmp" / f"aot-jax{version('jax')}"), help="where rows are kept"
     )
     options = parser.parse_args()
     options.targets = options.targets.split(",")

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from benchmarks import zoo
-from benchmarks.targets import TARGETS, whole_operands
+from benchmarks.targets import TARGETS, devices_of
 from benchmarks.workers import Row, work, worker_options
 from benchmarks.zoo_compile import compile_parts, mesh_of
 
@@ -17,8 +17,7 @@ def main() -> None:
     parser = worker_options(__doc__)
     parser.add_argument("--target", required=True, choices=TARGETS)
     options = parser.parse_args()
-    whole_operands()
-    devices = TARGETS[options.target].devices()
+    devices = devices_of(options.target)
     work(options, lambda name, parts: run_case(zoo.CASES[name], parts, devices, options.hlo))
 
 

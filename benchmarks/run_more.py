@@ -1,8 +1,9 @@
 """More programs of the zoo's kinds through this compiler, Shardy and GSPMD: what each sends, read from optimized HLO; a
 complete run writes `benchmarks/results/more-*`.
 
-    python -m benchmarks.run_more [--only 'gnn_*'] [--jobs N] [--hlo DIR] [--state DIR]
+    python -m benchmarks.run_more [--only 'gnn_*'] [--target h100] [--jobs N] [--hlo DIR] [--state DIR]
 
+With a target other than CPUs they are compiled for chips that need not be there, as `aot` does, and nothing is run.
 Rows are kept, those of XLA's partitioners until the programs change and ours until the compiler does.
 """
 
@@ -11,14 +12,14 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import compare
 from benchmarks.more import MORE
-from benchmarks.workers import PARTS, ROOT, Rows, Sweep, run_beside_rivals
+from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
+from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
 
 def main() -> int:
@@ -27,24 +28,30 @@ def main() -> int:
     names = [n for n in MORE if fnmatch.fnmatch(n, options.only)]
     console = Console() if sys.stdout.isatty() else Console(width=200)
     arguments = ["--hlo", str(Path(options.hlo).absolute())] if options.hlo else []
-    sweep = Sweep("benchmarks.more.worker", PARTS, Path(options.state), arguments)
+    sweep = sweep_of(options.target, "benchmarks.more.worker", options.state, arguments)
     rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "more", "hlo"))
-    text = report(rows)
+    text = report(rows, options.target)
     console.print(text, markup=False, soft_wrap=True)
     if options.only == "*":
-        (ROOT / "benchmarks" / "results" / f"more-jax{version('jax')}.md").write_text(text)
-    wrong = any(by_part["spmd"].get("right") is not True for by_part in rows.values())
-    return int(wrong or any(map(compare.is_loss, rows.values())))
+        stem = results_of("more", options.target)
+        stem.with_name(stem.name + ".md").write_text(text)
+    return int(any(map(_is_wrong, rows.values())) or any(map(compare.is_loss, rows.values())))
 
 
-def report(rows: Rows) -> str:
+def _is_wrong(by_part: compare.ByPart) -> bool:
+    """Whether ours did not compile, or computes something else than one device."""
+    return by_part["spmd"]["status"] != "ok" or by_part["spmd"].get("right") is False
+
+
+def report(rows: Rows, target: str = CPU) -> str:
     """The comparison as markdown."""
     ratios = [r for by_part in rows.values() if (r := compare.ratio(by_part)) is not None]
     losses = [n for n, by_part in rows.items() if compare.is_loss(by_part)]
     more = [n for n, by_part in rows.items() if compare.more_collectives(by_part)]
-    wrong = [n for n, by_part in rows.items() if by_part["spmd"].get("right") is not True]
+    wrong = [n for n, by_part in rows.items() if _is_wrong(by_part)]
+    rewritten = [f"{n} ({text})" for n, by_part in rows.items() if (text := compare.rewritten(by_part))]
     lines = [
-        f"# More programs on JAX {version('jax')}",
+        f"# More programs on {compiled_for(target)}",
         "",
         "`python -m benchmarks.run_more`: bytes that the busiest device sends per call, read from optimized HLO as in the zoo's "
         "table; in brackets the collectives. Ratio: ours over the better of the others, none counted as 64 bytes.",
@@ -54,6 +61,7 @@ def report(rows: Rows) -> str:
         f"* more bytes than Shardy or GSPMD: {', '.join(losses) or 'none'}",
         f"* more collectives than Shardy without sending less: {', '.join(more) or 'none'}",
         f"* not compiled, or another result than on one device: {', '.join(wrong) or 'none'}",
+        f"* collectives that XLA changed: {', '.join(rewritten) or 'none'}",
         "",
         "| program | mesh | ours | Shardy | GSPMD | ratio |",
         "|---|---|---:|---:|---:|---:|",
@@ -70,6 +78,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="*", help="a shell pattern of names")
+    add_target(parser)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--hlo", default="", help="a folder for the optimized HLO")
     parser.add_argument("--state", default=str(ROOT / "tmp" / "more"), help="where rows are kept")

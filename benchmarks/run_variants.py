@@ -2,24 +2,30 @@
 what each sends, read from optimized HLO, and every variant where XLA's partitioners send less.
 
     python -m benchmarks.run_variants [--limit 819] [--seed 0] [--jobs N] [--only 'lm_*' | '*~six*'] [--hlo DIR]
+        [--target h100]
 
 Rows are kept under tmp/, those of XLA's partitioners until the variants change and ours until the compiler does: a run
-that was cut off goes on, and one after a change of the compiler compiles only ours.
+that was cut off goes on, and one after a change of the compiler compiles only ours. With a target other than CPUs the
+variants on 8 devices are compiled for chips that need not be there, as `aot` does.
 """
 
 from __future__ import annotations
 
 import argparse
 import fnmatch
+import math
 import sys
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
 from benchmarks import compare, variants, zoo
-from benchmarks.workers import PARTS, ROOT, Rows, Sweep, run_beside_rivals
+from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
+from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
+CHIPS = 8  # of a target
 FULL = 500  # variants from which on the results are written
 # Machine code is hardly run: it need not be fast. The collectives are settled before it is made.
 QUICK = {
@@ -31,19 +37,22 @@ QUICK = {
 def main() -> int:
     """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
     options = _options()
-    pattern = options.only if "~" in options.only else options.only + "~*"
-    names = [n for n in variants.names(options.limit) if fnmatch.fnmatch(n, pattern)]
+    target, seed = options.target, options.seed
+    names = _names(options)
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    arguments = ["--seed", str(options.seed)]
+    arguments = ["--seed", str(seed)]
     if options.hlo:
         arguments += ["--hlo", str(Path(options.hlo).absolute())]
-    folder = Path(options.state) / f"seed{options.seed}"
-    sweep = Sweep("benchmarks.variants.worker", PARTS, folder, arguments, environment=QUICK)
+    state = str(Path(options.state) / f"seed{seed}")
+    sweep = sweep_of(target, "benchmarks.variants.worker", state, arguments)
+    if target == CPU:
+        sweep = replace(sweep, environment=QUICK)
     rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "variants", "hlo"))
-    text = report(rows, options.seed)
+    text = report(rows, seed, target)
     console.print(text, markup=False, soft_wrap=True)
-    if options.only == "*" and len(names) >= FULL:
-        (ROOT / "benchmarks" / "results" / f"zoo-variants-jax{version('jax')}.md").write_text(text)
+    if options.only == "*" and options.limit >= FULL:
+        stem = results_of("zoo-variants", target)
+        stem.with_name(stem.name + ".md").write_text(text)
     bad = [
         n
         for n, by_part in rows.items()
@@ -52,7 +61,17 @@ def main() -> int:
     return int(bool(bad))
 
 
-def report(rows: Rows, seed: int) -> str:
+def _names(options: argparse.Namespace) -> list[str]:
+    """The variants that are asked for; those on as many devices as there are, unless these are CPUs."""
+    pattern = options.only if "~" in options.only else options.only + "~*"
+    names = [n for n in variants.names(options.limit) if fnmatch.fnmatch(n, pattern)]
+    if options.target == CPU:
+        return names
+    meshes = {n: variants.draw(n, options.seed).axes for n in names}
+    return [n for n in names if math.prod(size for _, size in meshes[n]) == CHIPS]
+
+
+def report(rows: Rows, seed: int, target: str = CPU) -> str:
     """Counts, means per program, and every variant that is lost, wrong or failed, as markdown."""
     ratios = {n: r for n, by_part in rows.items() if (r := compare.ratio(by_part)) is not None}
     ours = [by_part["spmd"] for by_part in rows.values()]
@@ -62,10 +81,10 @@ def report(rows: Rows, seed: int) -> str:
     quick = sum((compare.time_ratio(rows[n]) or 9) < 1 for n in losses)
     wins = sum(r * compare.SLACK[0] < 1 for r in ratios.values())
     lines = [
-        f"# Variants of the zoo on JAX {version('jax')}",
+        f"# Variants of the zoo on {compiled_for(target)}",
         "",
         f"{len(rows)} generated variants (seed {seed}) of {len(zoo.CASES)} programs: other sizes, meshes of up to three axes "
-        "with 2 to 64 virtual CPU devices (`~six`: 6, `~cube`: 2 x 2 x 2, `~many`: 64), other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
+        "with 2 to 64 devices (`~six`: 6, `~cube`: 2 x 2 x 2, `~many`: 64), other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
         "Compiled only; some of ours are run and compared with one device.",
         "",
         f"* {sum(row['status'] == 'ok' for row in ours)} compile; {sum(checked)} of {len(checked)} compared are right",
@@ -143,6 +162,7 @@ def _options() -> argparse.Namespace:
         help="variants, default %(default)s",
     )
     parser.add_argument("--seed", type=int, default=0)
+    add_target(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--only", default="*", help="programs or, with ~, variants, as a shell pattern")
     parser.add_argument("--hlo", default="", help="folder for the optimized HLO of what is compiled anew")

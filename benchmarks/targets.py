@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.experimental import topologies
+
+import spmd_compiler as spmd
+from benchmarks.workers import PARTS, Sweep
 
 _HERE = Path(__file__).resolve().parent
 
@@ -52,6 +58,45 @@ TARGETS = {
         environment=_NO_GPU,
     ),
 }
+
+CPU = "cpu"
+TIMEOUT = 3600.0  # seconds for one program; the TPU's compiler takes minutes for some
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """The option that says what to compile for."""
+    parser.add_argument(
+        "--target", default=CPU, choices=(CPU, *TARGETS), help="what to compile for, default %(default)s"
+    )
+
+
+def devices_of(target: str, cpus: int = 8) -> list[Any]:
+    """The devices of a target: so many virtual CPUs, or those of a chip that need not be there. For the latter, float32
+    operands of matrix products travel as such from now on."""
+    if target == CPU:
+        spmd.configure_virtual_cpus(cpus)
+        return jax.devices()
+    whole_operands()
+    return TARGETS[target].devices()
+
+
+def sweep_of(target: str, module: str, state: str, arguments: Sequence[str]) -> Sweep:
+    """A sweep over all partitioners for a target, with its rows in a folder of its own under `state`."""
+    folder, arguments = Path(state) / target, [*arguments, "--target", target]
+    if target == CPU:
+        return Sweep(module, PARTS, folder, arguments)
+    return Sweep(module, PARTS, folder, arguments, TIMEOUT, TARGETS[target].environment)
+
+
+def results_of(name: str, target: str) -> Path:
+    """Where a table of results lies, without its ending."""
+    where = "" if target == CPU else f"-{target}"
+    return _HERE / "results" / f"{name}{where}-jax{version('jax')}"
+
+
+def compiled_for(target: str) -> str:
+    """For titles of tables."""
+    return f"JAX {version('jax')}" if target == CPU else f"{TARGETS[target].title}, JAX {version('jax')}"
 
 
 def whole_operands() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-import jax
-
-import spmd_compiler as spmd
+from benchmarks.targets import CPU, add_target, devices_of
 from benchmarks.variants import draw, kind_of
 from benchmarks.variants.meshes import MOST
 from benchmarks.workers import Row, start_row, work, worker_options
@@ -19,18 +18,21 @@ RUN = 8  # devices at most
 def main() -> None:
     parser = worker_options(__doc__)
     parser.add_argument("--seed", type=int, default=0)
+    add_target(parser)
     options = parser.parse_args()
-    spmd.configure_virtual_cpus(MOST)
-    work(options, lambda name, parts: run_variant(name, parts, options.seed, options.hlo))
+    devices, run = devices_of(options.target, MOST), options.target == CPU
+    work(options, lambda name, parts: run_variant(name, parts, options.seed, devices, run, options.hlo))
 
 
-def run_variant(name: str, parts: list[str], seed: int, hlo_dir: str = "") -> Iterator[Row]:
+def run_variant(
+    name: str, parts: list[str], seed: int, devices: list[Any], run: bool = True, hlo_dir: str = ""
+) -> Iterator[Row]:
     """Rows of one variant; a "start" row before each part."""
     yield start_row(name, parts[0])
     variant = draw(name, seed)
-    mesh = mesh_of(variant.axes, jax.devices())
+    mesh = mesh_of(variant.axes, devices)
     about: Row = {"name": name, "axes": variant.axes, "what": variant.what}
-    run = _is_run(name, mesh.size)
+    run = run and _is_run(name, mesh.size)
     yield from compile_parts(about, parts, variant.axes, variant.built, mesh, hlo_dir, run)
 
 

@@ -29,7 +29,11 @@ SAMPLE = (
 
 @pytest.mark.parametrize("name", SAMPLE)
 def test_variants(name):
-    by_part = {r["part"]: r for r in run_variant(name, ["spmd", "shardy"], 0) if r["status"] != "start"}
+    by_part = {
+        r["part"]: r
+        for r in run_variant(name, ["spmd", "shardy"], 0, jax.devices())
+        if r["status"] != "start"
+    }
     assert by_part["spmd"]["right"]
     assert by_part["shardy"]["status"] == "ok"
     assert not compare.is_loss(by_part)
