@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from ..ir.graph import Value
+from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from .dear import NEGLIGIBLE, dear_values
 from .min_cut import MinCut
@@ -31,6 +31,7 @@ from .regions import (
     results_of,
     turned,
 )
+from .rules.base import Choice, with_axis
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -49,8 +50,15 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     dear = _most_promising(engine, dear_values(engine, REPEATED * LOOKED_AT))
     if not dear:
         return 0.0
-    around, gain, worthwhile = Around(engine), 0.0, NEGLIGIBLE * engine.total()
-    regions: Iterable[Region] = _distinct(_regions(around, dear))
+    around = Around(engine)
+    kinds = _regions(around, dear), _behind_users(around, dear)
+    return sum([_move_all(around, _distinct(regions), traffic) for regions in kinds])
+
+
+def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None) -> float:
+    """Moves the regions that pay, until too many don't; how much cheaper the program is."""
+    engine, gain = around.engine, 0.0
+    worthwhile = NEGLIGIBLE * engine.total()
     for present in (False, True):
         left, late = min(ALL, max(LEAST, NODES * len(engine.choices))), list[Region]()
         for region in regions:
@@ -131,6 +139,36 @@ def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
         for layout in engine.wanted(value):
             if layout is not engine.layouts[value]:
                 yield drawn(around, value, layout, MOST)
+
+
+def _behind_users(around: Around, values: Sequence[Value]) -> Iterator[Region]:
+    """Users that take a value where it lies, which is dear to bring to them, and behind them what has their results on another
+    dim, if these are cheaper to bring there: a lookup of columns, with all that then works on rows."""
+    engine, costs, weights = around.engine, around.engine.costs, around.engine.weights
+    for value in values[:VALUES]:
+        paid = weights.get(value, 1) * costs.serve(value.type, engine.layouts[value], engine.wanted(value))
+        for user, way, axis in _as_it_is(around, value):
+            for result, made in zip(user.results, way.results, strict=True):
+                weight = weights.get(result, 1)
+                for place in range(result.type.rank):
+                    brought = with_axis(made.drop((axis,)), axis, place, engine.mesh)
+                    limit = paid / weight
+                    if brought is not made and costs.relayout(result.type, made, brought, limit) < limit:
+                        yield moved(around, result, axis, place, True, MOST, {user: way})
+
+
+def _as_it_is(around: Around, value: Value) -> Iterator[tuple[Op, Choice, str]]:
+    """Users that a value is brought to, with ways to run them that take it where it lies, and the axis on which these differ."""
+    layout = around.engine.layouts[value]
+    for user in around.readers.get(value, ()):
+        if isinstance(user, tuple):
+            continue
+        wanted = around.engine.choices[user].demands
+        for axis in layout.axes:
+            for way in around.ways(user, axis)[1:]:
+                pairs = zip(user.operands, wanted, way.demands, strict=True)
+                if any(v is value and x is not layout and y is layout for v, x, y in pairs):
+                    yield user, way, axis
 
 
 def _to_users(around: Around, value: Value, axis: str, layouts: Sequence[Layout]) -> Iterator[Region]:

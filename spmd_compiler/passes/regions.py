@@ -9,7 +9,7 @@ make it in a layout that some user wants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 NOWHERE = -1  # no dim
 PASSED = 4  # nodes looked at, for each that a region may have: most have the axis there already
 Region = dict[Node, Choice | Layout]  # what would move, and to what
+NOTHING: Mapping[Node, Choice | Layout] = {}
 
 
 class Around:
@@ -102,10 +103,19 @@ def results_of(engine: Engine, node: Node, choice: Choice | Layout) -> tuple[Lay
     return (choice,) * len(made_by(engine, node)) if isinstance(choice, Layout) else choice.results
 
 
-def moved(around: Around, start: Value, axis: str, dim: int, partials: bool, most: int) -> Region:
+def moved(
+    around: Around,
+    start: Value,
+    axis: str,
+    dim: int,
+    partials: bool,
+    most: int,
+    first: Mapping[Node, Choice | Layout] = NOTHING,
+) -> Region:
     """The region that would have `axis` on a dim of `start` and all that goes with it, and nowhere else. `partials`: also
-    where that leaves partial results. Of most nodes, nearest first."""
-    engine, found, seen = around.engine, Region(), set[Node]()
+    where that leaves partial results. Of most nodes, nearest first. `first`: nodes that move in ways of their own, and
+    lead no further."""
+    engine, found, seen = around.engine, Region(first), set[Node](first)
     dims = {start: dim}
     for there in (True, False):  # first who can have it there, then who has it elsewhere
         todo = deque(dims) if dim != NOWHERE or not there else deque[Value]()
