@@ -53,6 +53,12 @@ _FIELDS = """xla_executable device_list backend input_avals input_shardings outp
     xla_out_layouts all_args_info pgle_profiler"""
 
 
+def runs_replicas(platform: str | None) -> bool:
+    """Whether devices of a platform run a program as replicas. TPUs don't: XLA shards the updates that follow an all-reduce between
+    replicas, and gathers the results by another all-reduce (weight update sharding, Xu et al. 2020), which sends more."""
+    return RUNS_REPLICAS and platform != "tpu"
+
+
 @functools.cache
 def is_known() -> bool:
     """True if this JAX has what `compile_program` calls, as we know it."""
@@ -77,13 +83,14 @@ def compile_program(
     out_tree: Any,
     donated: Sequence[int],
     callbacks: Sequence[Any],
+    replicas: bool,
 ) -> Any:
-    """A `jax.stages.Compiled` of what each device runs as a replica if RUNS_REPLICAS, else of a program on global arrays.
+    """A `jax.stages.Compiled` of what each device runs, if it runs `replicas`, else of a program on global arrays.
 
     `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `callbacks`: host
     functions that it calls, by their positions."""
     backend, device_list = devices[0].client, _jax.DeviceList(tuple(devices))
-    counts = (len(devices), 1) if RUNS_REPLICAS else (1, len(devices))
+    counts = (len(devices), 1) if replicas else (1, len(devices))
     array = np.empty(counts, object)
     array.flat = devices
     options = _compiler.get_compile_options(*counts, device_assignment=array, backend=backend)

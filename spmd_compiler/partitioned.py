@@ -92,7 +92,8 @@ class Partitioned:
         devices = self._check_runnable()
         if not compat_executables.is_known():
             return self._jitted(out_tree, donated).lower(*self.ins).compile()
-        module, replicas = _with_donations(self.module, donated), compat_executables.RUNS_REPLICAS
+        module = _with_donations(self.module, donated)
+        replicas = compat_executables.runs_replicas(self.mesh.platform)
         if not replicas and len(devices) > 1:
             module = global_form(module, self.in_layouts, self.out_layouts)
         return compat_executables.compile_program(
@@ -104,6 +105,7 @@ class Partitioned:
             out_tree,
             donated,
             self.callbacks,
+            replicas,
         )
 
     def _jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:

@@ -47,6 +47,11 @@ def test_both_ways_agree(direct):
     assert replicas == (direct and compat_executables.RUNS_REPLICAS)
 
 
+def test_tpus_run_no_replicas():
+    """XLA for TPUs would shard what follows all-reduces between them."""
+    assert not compat_executables.runs_replicas("tpu")
+
+
 def test_donated_arguments_are_taken(direct):
     (state, _), lowered, given = run(donate=0)
     assert given["w"].is_deleted()
