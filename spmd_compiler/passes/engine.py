@@ -248,9 +248,9 @@ class Engine(Assignment):
         return values
 
     def trips(self, op: Op) -> int:
-        """Iterations of a loop; a guess where they depend on data."""
+        """Iterations of a loop; a guess where they depend on data. One that stands for a row of parts says it (`rolling`)."""
         if op not in self._trips:
-            self._trips[op] = trip_count(op) or UNKNOWN_TRIPS
+            self._trips[op] = op.attrs.get("trips") or trip_count(op) or UNKNOWN_TRIPS
         return self._trips[op]
 
     def weigh(self, block: Block, weight: int) -> None:
@@ -260,6 +260,7 @@ class Engine(Assignment):
                 inner = weight * self.trips(op) if op.name == "while" else weight
                 for region in op.regions:
                     self.weigh(region, inner)
+                self.weights.update(dict.fromkeys(op.attrs.get("each", ()), inner))
             if weight > 1:
                 self.weights[op] = weight
                 self.weights.update(dict.fromkeys(op.results, weight))

@@ -29,8 +29,8 @@ from .fusion_moves import take_from
 from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
+from .rolling import adopt, rolled
 from .rules.table import RuleBook
-from .shortening import Shortened, adopt, shortened
 from .traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
@@ -58,9 +58,6 @@ PLANS = (
     (Round((SHARED, ALONE, PRESENT), turned=True),),
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
-REPEATED = (
-    3000  # ops of a program that repeats itself: a larger one is looked at for moves of regions as shortened
-)
 
 
 @dataclass(frozen=True)
@@ -135,39 +132,21 @@ class Propagate:
         return [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
 
     def search(self, engine: Engine, module: Module) -> None:
-        """Everything is decided again, on a shortened program where that serves."""
+        """Everything is decided again, in a rolled program where that serves."""
         if self.is_best(engine, engine.total()):
             return
-        body, short = module.main.body, shortened(engine, module)
-        if short:
-            self.search_short(engine, body, short)
+        body, short = module.main.body, rolled(engine, module)
+        if short is None:
+            self.deepen(engine, body, self.explore(engine, module))
+            self.open(engine, module)
             return
-        self.deepen(engine, body, self.explore(engine, module))
-        self.open(engine, module)
-
-    def search_short(self, engine: Engine, body: Block, short: Shortened) -> None:
-        """As `search`. A part that stands for others stands before and behind itself too, which the shortened program doesn't
-        say: of the assignments that are found, that one stays with which the whole program is cheapest."""
+        before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
-        costs: dict[int, float] = {}  # by the state of the shortened program
-
-        def whole() -> float:
-            if found.memory.state not in costs:
-                adopt(engine, found, short.stand_ins)
-                costs[found.memory.state] = engine.total()
-            return costs[found.memory.state]
-
-        found.judge = whole
-        pure = self.explore(found, short.module)
-        self.open(found, short.module)
-        if pure:
-            self.keep_judged(found, pure)
-        before = found.state()
-        if len(engine.choices) > REPEATED and local_search(found, short.module.main.body):
-            self.keep_judged(found, before)
+        self.search(found, short.module)
         adopt(engine, found, short.stand_ins)
-        if len(engine.choices) <= REPEATED:
-            local_search(engine, body)
+        engine.memory.moved("rolled")
+        self.keep_judged(engine, before)
+        local_search(engine, body)
 
     def keep_judged(self, engine: Engine, before: State) -> bool:
         """Goes back to an assignment, unless the present one is judged cheaper; whether it is."""
