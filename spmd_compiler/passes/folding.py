@@ -16,6 +16,7 @@ from .axis_ways import FIXED
 if TYPE_CHECKING:
     from .engine import Engine
 
+MOVING = frozenset({"slice", "pad"})
 REACH = 12  # ops before and after one that have to look the same too; operands from further away may be any
 
 
@@ -30,13 +31,16 @@ def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     return keys
 
 
-def looks(engine: Engine, block: Block) -> list[int]:
+def looks(engine: Engine, block: Block, anywhere: bool = False) -> list[int]:
     """For each op of a block a number that ops share which look alike: they have the same rule, and operands from as far
-    before, or of the same layout from further away. Loops and branchings look alike if all that is in them does."""
-    return _looks(engine, block, {})
+    before, or of the same layout from further away. Loops and branchings look alike if all that is in them does. anywhere:
+    slices and pads look like those at other places that run in the same ways."""
+    return _looks(engine, block, {}, MOVING if anywhere else frozenset())
 
 
-def _looks(engine: Engine, block: Block, numbers: dict[Hashable, int]) -> list[int]:
+def _looks(
+    engine: Engine, block: Block, numbers: dict[Hashable, int], anywhere: frozenset[str]
+) -> list[int]:
     place = {v: (i, j) for i, op in enumerate(block.ops) for j, v in enumerate(op.results)}
     free, read = engine.free_results, list[int]()
     for at, op in enumerate(block.ops):
@@ -45,19 +49,23 @@ def _looks(engine: Engine, block: Block, numbers: dict[Hashable, int]) -> list[i
             i, j = place.get(v, (-1, 0))
             near = i >= 0 and at - i <= REACH
             wiring.append((at - i, j) if near else engine.layouts[v])
-        look = _kind(engine, op, numbers), *wiring, *(v in free for v in op.results)
+        look = _kind(engine, op, numbers, anywhere), *wiring, *(v in free for v in op.results)
         read.append(numbers.setdefault(look, len(numbers)))
     return read
 
 
-def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int]) -> Hashable:
+def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozenset[str]) -> Hashable:
     """What an op is, apart from where its operands come from."""
     types = tuple([v.type for v in op.results])
     if op.name in CONTROL_FLOW:
-        inside = tuple([tuple(_looks(engine, region, numbers)) for region in op.regions])
+        inside = tuple([tuple(_looks(engine, region, numbers, anywhere)) for region in op.regions])
         return op.name, types, inside, engine.trips(op) if op.name == "while" else 1
     if op.name in FIXED:
         return op.name, types, tuple([engine.layouts[v] for v in op.results])
     if op.name == "constant":  # of any value
         return op.name, types
-    return engine.book.rule(op)
+    rule = engine.book.rule(op)
+    if op.name in anywhere:
+        ways = tuple([s._replace(exchange=None) for s in rule.strategies])
+        return op.name, types, tuple([v.type for v in op.operands]), ways
+    return rule

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
@@ -52,12 +52,13 @@ ALONE, SHARED, PRESENT, STEADY = View
 # Each order, of views and of axes, finds something that another one misses. The leaps let go of what the forward assignment
 # began with.
 PLANS = (
-    (Round((ALONE,)), Round((SHARED, PRESENT))),
     (Round((ALONE,), leap=True), Round((PRESENT,))),
+    (Round((ALONE,)), Round((SHARED, PRESENT))),
     (Round((PRESENT,)), Round((ALONE,)), Round((SHARED, PRESENT))),
     (Round((SHARED, ALONE, PRESENT), turned=True),),
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
+ROLLED = int(__import__("os").environ.get("ROLLED","6000"))
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Propagate:
     sweeps: int = 2
     exact: float | None = None
     memory: float | None = None
+    room: int = ROOM
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:
@@ -142,7 +144,7 @@ class Propagate:
             return
         before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
-        self.search(found, short.module)
+        replace(self, room=ROLLED).search(found, short.module)
         adopt(engine, found, short.stand_ins)
         engine.memory.moved("rolled")
         self.keep_judged(engine, before)
@@ -204,7 +206,7 @@ class Propagate:
         """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a
         mixture, returns what is best alone."""
         start, found = engine.state(), list[tuple[float, State]]()
-        plans = PLANS[: max(1, ROOM // max(1, len(engine.choices)))]
+        plans = PLANS[: max(1, self.room // max(1, len(engine.choices)))]
         for plan in plans:
             engine.restore(start)
             scale = gain = 0.0

@@ -23,6 +23,7 @@ from ..ir.types import TensorType
 from .axis_ways import FIXED
 from .estimate import reads
 from .folding import looks
+from .rules.base import Choice
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -60,7 +61,7 @@ def rolled(engine: Engine, module: Module) -> Rolled | None:
         return None
     if not all(isinstance(v.type, TensorType) for op in ops for v in op.results):
         return None
-    rows = _rows(looks(engine, module.main.body))
+    rows = _rows(looks(engine, module.main.body, anywhere=True))
     left = len(ops) - sum(row.period * (row.parts - 1) for row in rows)
     return _Rolling(module, rows).run() if left <= WORTHWHILE * len(ops) else None
 
@@ -73,12 +74,22 @@ def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> 
         if choice is None or choice is ours[op] or op.name in FIXED:
             continue
         if op.name not in CONTROL_FLOW:
-            engine.change(op, choice)
+            engine.change(op, _own(engine, op, other, choice))
             continue
         for i, layout in enumerate(choice.results):
             engine.change((op, i), layout)
         for region, like in zip(op.regions, other.regions, strict=True):
             adopt(engine, found, list(zip(region.ops, like.ops, strict=True)))
+
+
+def _own(engine: Engine, op: Op, other: Op, choice: Choice) -> Choice:
+    """The way of another op that looks like this one, as one of its own."""
+    rule, like = engine.book.rule(op), engine.book.rule(other)
+    if rule is like:
+        return choice
+    picks = tuple(rule.strategies[like.strategies.index(s)] for s in choice.picks)
+    way = rule.way(choice.order, picks, op.operands, op.results, engine.mesh)
+    return way if way and (way.demands, way.results) == (choice.demands, choice.results) else choice
 
 
 def _rows(read: list[int]) -> list[Row]:
