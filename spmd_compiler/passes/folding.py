@@ -6,7 +6,7 @@ the optimizer. Ops are alike if the ops around them have the same rules and the 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Block, Op
@@ -22,7 +22,7 @@ REACH = 12  # ops before and after one that have to look the same too; operands 
 
 def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     """For the ops of a block, not of those in it, a key that ops share which repeat each other."""
-    read = looks(engine, block)
+    read = looks(engine, block.ops)
     around: dict[Hashable, int] = {}
     keys: dict[Op, Hashable] = {}
     for i, op in enumerate(block.ops):
@@ -31,19 +31,25 @@ def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     return keys
 
 
-def looks(engine: Engine, block: Block, anywhere: bool = False) -> list[int]:
-    """For each op of a block a number that ops share which look alike: they have the same rule, and operands from as far
+def looks(engine: Engine, ops: Sequence[Op], anywhere: bool = False) -> list[int]:
+    """For each of some ops of a block a number that ops share which look alike: they have the same rule, and operands from as far
     before, or of the same layout from further away. Loops and branchings look alike if all that is in them does. anywhere:
     slices and pads look like those at other places that run in the same ways."""
-    return _looks(engine, block, {}, MOVING if anywhere else frozenset())
+    return _looks(engine, ops, {}, MOVING if anywhere else frozenset())
+
+
+def kinds(engine: Engine, ops: Sequence[Op]) -> list[int]:
+    """As `looks` with `anywhere`, wherever operands come from."""
+    numbers: dict[Hashable, int] = {}
+    return [numbers.setdefault(_kind(engine, op, numbers, MOVING), len(numbers)) for op in ops]
 
 
 def _looks(
-    engine: Engine, block: Block, numbers: dict[Hashable, int], anywhere: frozenset[str]
+    engine: Engine, ops: Sequence[Op], numbers: dict[Hashable, int], anywhere: frozenset[str]
 ) -> list[int]:
-    place = {v: (i, j) for i, op in enumerate(block.ops) for j, v in enumerate(op.results)}
+    place = {v: (i, j) for i, op in enumerate(ops) for j, v in enumerate(op.results)}
     free, read = engine.free_results, list[int]()
-    for at, op in enumerate(block.ops):
+    for at, op in enumerate(ops):
         wiring: list[Hashable] = []
         for v in op.operands:
             i, j = place.get(v, (-1, 0))
@@ -58,7 +64,7 @@ def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozen
     """What an op is, apart from where its operands come from."""
     types = tuple([v.type for v in op.results])
     if op.name in CONTROL_FLOW:
-        inside = tuple([tuple(_looks(engine, region, numbers, anywhere)) for region in op.regions])
+        inside = tuple([tuple(_looks(engine, region.ops, numbers, anywhere)) for region in op.regions])
         return op.name, types, inside, engine.trips(op) if op.name == "while" else 1
     if op.name in FIXED:
         return op.name, types, tuple([engine.layouts[v] for v in op.results])

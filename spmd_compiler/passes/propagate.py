@@ -58,7 +58,7 @@ PLANS = (
     (Round((SHARED, ALONE, PRESENT), turned=True),),
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
-ROLLED = int(__import__("os").environ.get("ROLLED","6000"))
+ROLLED = int(__import__("os").environ.get("ROLLED", "6000"))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .axis_ways import FIXED
 from .estimate import reads
-from .folding import looks
+from .folding import kinds, looks
 from .rules.base import Choice
 
 if TYPE_CHECKING:
@@ -56,14 +56,20 @@ class Rolled(NamedTuple):
 
 def rolled(engine: Engine, module: Module) -> Rolled | None:
     """None for a program that has too little to roll. The engine has assigned layouts to the program."""
-    ops = module.main.body.ops
-    if len(ops) < LARGE or any("trips" in op.attrs for op in ops):
+    body = module.main.body
+    if len(body.ops) < LARGE or any("trips" in op.attrs for op in body.ops):
         return None
-    if not all(isinstance(v.type, TensorType) for op in ops for v in op.results):
+    if not all(isinstance(v.type, TensorType) for op in body.ops for v in op.results):
         return None
-    rows = _rows(looks(engine, module.main.body, anywhere=True))
+    known = set(body.args)  # what depends on arguments: constants are found in the first part that reads them
+    ops: list[Op] = []
+    for op in body.ops:
+        if not known.isdisjoint(reads(op)):
+            ops.append(op)
+            known.update(op.results)
+    rows = _rows(looks(engine, ops, anywhere=True), kinds(engine, ops))
     left = len(ops) - sum(row.period * (row.parts - 1) for row in rows)
-    return _Rolling(module, rows).run() if left <= WORTHWHILE * len(ops) else None
+    return _Rolling(module, ops, rows).run() if left <= WORTHWHILE * len(ops) else None
 
 
 def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> None:
@@ -92,8 +98,8 @@ def _own(engine: Engine, op: Op, other: Op, choice: Choice) -> Choice:
     return way if way and (way.demands, way.results) == (choice.demands, choice.results) else choice
 
 
-def _rows(read: list[int]) -> list[Row]:
-    """Rows that don't overlap, the longest first."""
+def _rows(read: list[int], kinds: list[int]) -> list[Row]:
+    """Rows that don't overlap, the longest first, from how ops look and what they are."""
     last, gaps = dict[int, int](), Counter[int]()
     for i, name in enumerate(read):
         if name in last:
@@ -106,12 +112,22 @@ def _rows(read: list[int]) -> list[Row]:
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             parts = (end - start) // period + 1
             if parts >= PARTS:
-                found.append(Row(start, period, parts))
+                found.append(_with_ends(Row(start, period, parts), kinds))
     rows: list[Row] = []
     for row in sorted(found, key=lambda r: (r.start - r.end, r.period)):
         if all(row.end <= other.start or other.end <= row.start for other in rows):
             rows.append(row)
     return sorted(rows)
+
+
+def _with_ends(row: Row, kinds: list[int]) -> Row:
+    """With the parts before and behind that only read from elsewhere."""
+    start, period, end = row.start, row.period, row.end
+    while start > max(0, row.start - period) and kinds[start - 1] == kinds[start - 1 + period]:
+        start -= 1
+    while end < min(len(kinds), row.end + period) and kinds[end] == kinds[end - period]:
+        end += 1
+    return Row(start, period, (end - start) // period)
 
 
 class _Place(NamedTuple):
@@ -147,11 +163,14 @@ class _Wiring(NamedTuple):
 class _Rolling:
     """Makes the rolled program."""
 
-    def __init__(self, module: Module, rows: list[Row]):
-        self.module, self.rows, self.ops = module, rows, module.main.body.ops
+    def __init__(self, module: Module, ops: list[Op], rows: list[Row]):
+        self.module, self.rows, self.ops = module, rows, ops
         self.made = {v: (i, j) for i, op in enumerate(self.ops) for j, v in enumerate(op.results)}
         self.row_of = {i: k for k, row in enumerate(rows) for i in range(row.start, row.end)}
-        self.args = set(module.main.body.args)
+        known = set(ops)
+        self.constants = [op for op in module.main.body.ops if op not in known]
+        self.alike = {v for op in self.constants for v in op.results}  # whatever the arguments are
+        self.outer = {*self.made, *module.main.body.args, *self.alike}
         self.one_of: dict[Value, Value] = {}  # of values that parts read one each, one that stands for all
         self.shown: dict[_Place, None] = {}  # what is read behind its loop
         self.copies: dict[Value, Value] = {}  # of what is made in no row
@@ -159,7 +178,7 @@ class _Rolling:
         self.behind: dict[_Place, Value] = {}  # what leaves them
 
     def run(self) -> Rolled:
-        main, stand_ins, ops = self.module.main, dict[int, Op](), list[Op]()
+        main, stand_ins, ops = self.module.main, dict[Op, Op](), list[Op]()
         wiring = [self.wiring(k) for k in range(len(self.rows))]
         for i, op in enumerate(self.ops):
             if i not in self.row_of:
@@ -170,12 +189,14 @@ class _Rolling:
         )
         for value in main.body.args:
             self.copies[value] = Value(value.type, value.layout, value.name)
-        for i, op in enumerate(self.ops):
+        place = {op: i for i, op in enumerate(self.ops)}
+        for op in [*self.constants, *self.ops]:
+            i = place.get(op, -1)
             k = self.row_of.get(i)
             if k is None:
-                stand_ins[i] = _copy(op, {v: self.outside(v) for v in self.read(op)})
-                self.copies.update(zip(op.results, stand_ins[i].results, strict=True))
-                ops.append(stand_ins[i])
+                ops.append(copy := _copy(op, {v: self.outside(v) for v in self.read(op)}))
+                stand_ins[op] = copy
+                self.copies.update(zip(op.results, copy.results, strict=True))
             elif i == self.rows[k].start:
                 ops += self.loop(k, wiring[k], stand_ins)
         ends: dict[Value, dict[str, Any]] = {}
@@ -186,11 +207,11 @@ class _Rolling:
         function = Function("main", body, True, main.arg_attrs, list(ends.values()))
         functions = {**self.module.functions, "main": function}
         module = Module(self.module.mesh, functions, self.module.name, self.module.attrs)
-        return Rolled(module, [(op, stand_ins[i]) for i, op in enumerate(self.ops)])
+        return Rolled(module, [(op, stand_ins[op]) for op in main.body.ops])
 
     def read(self, op: Op) -> list[Value]:
         """What an op reads that is made outside of all regions."""
-        return [v for v in reads(op) if v in self.made or v in self.args]
+        return [v for v in reads(op) if v in self.outer]
 
     def part(self, value: Value) -> int:
         """In which part of its row a value is made."""
@@ -244,7 +265,7 @@ class _Rolling:
             wiring.carried[carried] = None
             return carried
         if all(v is value for v in values):
-            if value.type.rank and not self.is_constant(value):
+            if value not in self.alike and value.type.rank:
                 wiring.through[value] = None
         elif place is None:
             value = next((self.one_of[v] for v in values if v in self.one_of), value)
@@ -252,11 +273,8 @@ class _Rolling:
             wiring.each[value] = None
         return value
 
-    def is_constant(self, value: Value) -> bool:
-        return value in self.made and self.ops[self.made[value][0]].name == "constant"
-
     # ------------------------------------------------------------------------------------------ loops
-    def loop(self, k: int, wiring: _Wiring, stand_ins: dict[int, Op]) -> list[Op]:
+    def loop(self, k: int, wiring: _Wiring, stand_ins: dict[Op, Op]) -> list[Op]:
         """The loop that stands for a row, behind what it begins with."""
         row, ops = self.rows[k], list[Op]()
         read_on = {c.place for c in wiring.carried}
@@ -281,7 +299,7 @@ class _Rolling:
             for v, source in zip(self.read(op), sources, strict=True):
                 env[v] = there.get(source) or self.made_once(source)
             body.ops.append(copy := _copy(op, env))
-            stand_ins.update((i, copy) for i in range(row.start + offset, row.end, row.period))
+            stand_ins.update((like, copy) for like in self.ops[row.start + offset : row.end : row.period])
             self.inside.update((_Place(k, offset, j), v) for j, v in enumerate(copy.results))
         body.returns = [self.inside[c.place] for c in carried] + args[len(carried) :]
         ends = [Value(v.type) for v in starts]
