@@ -6,6 +6,7 @@ a hardware model, whose time counts alone, or little memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,22 +19,33 @@ from .region_moves import region_moves
 if TYPE_CHECKING:
     from .engine import Engine
 
+ROUNDS = 3  # of all kinds of moves, at most
+
 
 def local_search(engine: Engine, block: Block) -> bool:
     """Moves ops so that the program gets cheaper, and lets the others follow. Whether any moved."""
-    found = False
-    for moves in (joint_moves, partial(region_moves, traffic=engine.limit)):
-        before = engine.state()
-        gain = moves(engine)
-        if not gain:
-            continue
-        if gain < NEGLIGIBLE * engine.total():
-            engine.restore(before)
-            continue
-        engine.memory.moved((moves is joint_moves, before.number))
-        improve(engine, block, (View.PRESENT,))
-        if engine.sends_more(before):
-            engine.restore(before)
-            continue
-        found = True
+    kinds = (joint_moves, partial(region_moves, traffic=engine.limit))
+    found, idle = False, 0  # kinds of moves, one after another, that found nothing
+    for k in range(ROUNDS * len(kinds)):
+        idle = 0 if _moved(engine, block, kinds[k % len(kinds)]) else idle + 1
+        found |= not idle
+        if idle >= len(kinds):
+            break
     return found
+
+
+def _moved(engine: Engine, block: Block, moves: Callable[[Engine], float]) -> bool:
+    """Whether moves of one kind made the program cheaper by a part that counts, and it doesn't send more."""
+    before = engine.state()
+    gain = moves(engine)
+    if not gain:
+        return False
+    if gain < NEGLIGIBLE * engine.total():
+        engine.restore(before)
+        return False
+    engine.memory.moved((moves is joint_moves, before.number))
+    improve(engine, block, (View.PRESENT,))
+    if engine.sends_more(before):
+        engine.restore(before)
+        return False
+    return True

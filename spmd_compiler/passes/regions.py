@@ -36,7 +36,7 @@ class Around:
         self.engine = engine
         self.maker: dict[Value, Node] = {}
         self.readers: dict[Value, list[Node]] = {}
-        self._ways: dict[tuple[Op, str], tuple[Choice, tuple[Choice, ...]]] = {}
+        self._ways: dict[tuple[Op, str, frozenset[str]], tuple[Choice, tuple[Choice, ...]]] = {}
         self._swaps: dict[tuple[Node, str, str], tuple[Choice | Layout, Choice | Layout | None]] = {}
         for op in engine.choices:
             if op.name in CONTROL_FLOW:
@@ -51,15 +51,16 @@ class Around:
             for v in dict.fromkeys(op.operands):
                 self.readers.setdefault(v, []).append(op)
 
-    def ways(self, op: Op, axis: str) -> tuple[Choice, ...]:
-        """The ways to run an op that differ from the present one on one axis; the present one comes first."""
+    def ways(self, op: Op, axis: str, kinds: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
+        """The ways to run an op that differ from the present one on one axis, also on operands that are partial over it of these
+        kinds; the present one comes first."""
         choice = self.engine.choices[op]
-        known = self._ways.get((op, axis))
+        known = self._ways.get((op, axis, kinds))
         if known is None or known[0] is not choice:
             layouts, ways = (*choice.demands, *choice.results), [choice]
             if op.name not in FIXED and not any(x.blocks for x in layouts):
-                ways += self.engine.book.rule(op).variants(op, choice, axis, frozenset(), self.engine.mesh)
-            known = self._ways[op, axis] = choice, tuple(distinct(ways))
+                ways += self.engine.book.rule(op).variants(op, choice, axis, kinds, self.engine.mesh)
+            known = self._ways[op, axis, kinds] = choice, tuple(distinct(ways))
         return known[1]
 
     def swapped(self, node: Node, a: str, b: str) -> Choice | Layout | None:
@@ -113,19 +114,19 @@ def moved(
     first: Mapping[Node, Choice | Layout] = NOTHING,
 ) -> Region:
     """The region that would have `axis` on a dim of `start` and all that goes with it, and nowhere else. `partials`: also
-    where that leaves partial results. Of most nodes, nearest first. `first`: nodes that move in ways of their own, and
-    lead no further."""
+    where that leaves partial results, which go on as such as far as ops are linear. Of most nodes, nearest first. `first`: nodes
+    that move in ways of their own, and lead no further."""
     engine, found, seen = around.engine, Region(first), set[Node](first)
-    dims = {start: dim}
+    places: dict[Value, int | str] = {start: dim}
     for there in (True, False):  # first who can have it there, then who has it elsewhere
-        todo = deque(dims) if dim != NOWHERE or not there else deque[Value]()
+        todo = deque(places) if dim != NOWHERE or not there else deque[Value]()
         while todo and len(found) < most and len(seen) < PASSED * most:
             v = todo.popleft()
             for node in around.nodes(v):
                 if node in seen:
                     continue
                 if there:
-                    way = _with(around, node, axis, v, dims[v], partials)
+                    way = _with(around, node, axis, v, places[v], partials)
                 else:
                     way = _without(around, node, axis)
                 if way is None:
@@ -134,10 +135,9 @@ def moved(
                 if way is not now(engine, node):
                     found[node] = way
                 for w, layout in _layouts(engine, node, way):
-                    place = layout.placement.get(axis, NOWHERE)
-                    if w not in dims and (not there or isinstance(place, int)):
-                        dims[w] = place if isinstance(place, int) else NOWHERE
-                        if dims[w] != NOWHERE or not there:
+                    if w not in places:
+                        places[w] = layout.placement.get(axis, NOWHERE)
+                        if places[w] != NOWHERE or not there:
                             todo.append(w)
     return found
 
@@ -218,21 +218,21 @@ def _layouts(engine: Engine, node: Node, choice: Choice | Layout) -> Iterator[tu
 
 
 def _with(
-    around: Around, node: Node, axis: str, value: Value, dim: int, partials: bool
+    around: Around, node: Node, axis: str, value: Value, place: int | str, partials: bool
 ) -> Choice | Layout | None:
-    """How a node runs if it has the axis on a dim of a value. None if it can't, or then leaves partials that aren't wanted."""
+    """How a node runs if it has the axis on a dim of a value, or partial so. None if it can't, or then leaves partials that aren't wanted."""
     choice = now(around.engine, node)
-    if dim == NOWHERE:
+    if place == NOWHERE:
         return None
     if isinstance(choice, Layout):
-        if choice.placement.get(axis) == dim or choice.blocks or choice.has_pieces:
-            return choice if choice.placement.get(axis) == dim else None
-        new = with_axis(choice.drop((axis,)), axis, dim, around.engine.mesh)
-        return new if _divides(around.engine, value, new, dim) else None
+        if choice.placement.get(axis) == place or choice.blocks or choice.has_pieces:
+            return choice if choice.placement.get(axis) == place else None
+        new = with_axis(choice.drop((axis,)), axis, place, around.engine.mesh)
+        return new if isinstance(place, str) or _divides(around.engine, value, new, place) else None
     assert not isinstance(node, tuple)
-    for way in around.ways(node, axis):
+    for way in around.ways(node, axis, frozenset({place} if isinstance(place, str) else ())):
         rows = (*zip(node.operands, way.demands, strict=True), *zip(node.results, way.results, strict=True))
-        if any(v is value and x.placement.get(axis) == dim for v, x in rows):
+        if any(v is value and x.placement.get(axis) == place for v, x in rows):
             left = any(isinstance(x.placement.get(axis), str) for x in way.results)
             return None if left and not partials else way
     return None
