@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 VALUES = 8  # at which regions begin
 LOOKED_AT = 24  # values, from which these are picked, and at which regions begin that lose several axes
 REPEATED = 4  # of each of these, as many may be like another one
-MOST = 150  # nodes of a region
+MOST = 250  # nodes of a region
 FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
 NODES, LEAST, ALL = 3, 1000, 1600  # of all regions that don't pay: per op of the program, at least, at most
 
