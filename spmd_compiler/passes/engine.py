@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -51,7 +51,6 @@ class Engine(Assignment):
         self.free_args: set[Value] = set()
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
-        self.judge: Callable[[], float] | None = None  # of what stands for another program: the cost of that
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
@@ -185,10 +184,6 @@ class Engine(Assignment):
             users = demands.get(v)
             if (users and (len(users) > 1 or layout not in users)) or v in free:
                 yield v, weights.get(v, 1) * costs.serve(v.type, layout, self.wanted(v))
-
-    def judged(self) -> float:
-        """What the plans that find assignments are compared by."""
-        return self.judge() if self.judge else self.total()
 
     @cached_property
     def traffic(self) -> Traffic:

@@ -49,27 +49,28 @@ class Round(NamedTuple):
 
 
 ALONE, SHARED, PRESENT, STEADY = View
-# Each order, of views and of axes, finds something that another one misses. The leaps let go of what the forward assignment
+# Each order, of views and of axes, finds something that another one misses. The leap lets go of what the forward assignment
 # began with.
 PLANS = (
     (Round((ALONE,), leap=True), Round((PRESENT,))),
+    (Round((SHARED, ALONE, PRESENT), turned=True),),
     (Round((ALONE,)), Round((SHARED, PRESENT))),
     (Round((PRESENT,)), Round((ALONE,)), Round((SHARED, PRESENT))),
-    (Round((SHARED, ALONE, PRESENT), turned=True),),
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
-ROLLED = int(__import__("os").environ.get("ROLLED", "6000"))
+ROLLED = 24000  # the same of a program that is rolled, before it is
 
 
 @dataclass(frozen=True)
 class Propagate:
     """sweeps: how many rounds of improvement follow the forward propagation; 0 is plain propagation. exact: seconds for
-    an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one."""
+    an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one. plans: how many to improve
+    by, if not as many as the program's size allows."""
 
     sweeps: int = 2
     exact: float | None = None
     memory: float | None = None
-    room: int = ROOM
+    plans: int | None = None
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:
@@ -135,7 +136,8 @@ class Propagate:
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, in a rolled program where that serves."""
-        if self.is_best(engine, engine.total()):
+        total = engine.total()
+        if self.is_best(engine, total):
             return
         body, short = module.main.body, rolled(engine, module)
         if short is None:
@@ -144,17 +146,19 @@ class Propagate:
             return
         before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
-        replace(self, room=ROLLED).search(found, short.module)
+        replace(self, plans=max(1, ROLLED // len(engine.choices))).search(found, short.module)
         adopt(engine, found, short.stand_ins)
         engine.memory.moved("rolled")
-        self.keep_judged(engine, before)
-        local_search(engine, body)
+        if engine.total() > total:
+            engine.restore(before)
+        if len(engine.choices) <= ROOM:
+            local_search(engine, body)
 
-    def keep_judged(self, engine: Engine, before: State) -> bool:
-        """Goes back to an assignment, unless the present one is judged cheaper; whether it is."""
-        now, cost = engine.state(), engine.judged()
+    def keep_cheaper(self, engine: Engine, before: State) -> bool:
+        """Goes back to an assignment, unless the present one is cheaper; whether it is."""
+        now, cost = engine.state(), engine.total()
         engine.restore(before)
-        cheaper = cost < engine.judged()
+        cheaper = cost < engine.total()
         if cheaper:
             engine.restore(now)
         return cheaper
@@ -206,7 +210,7 @@ class Propagate:
         """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a
         mixture, returns what is best alone."""
         start, found = engine.state(), list[tuple[float, State]]()
-        plans = PLANS[: max(1, self.room // max(1, len(engine.choices)))]
+        plans = PLANS[: self.plans or max(1, ROOM // max(1, len(engine.choices)))]
         for plan in plans:
             engine.restore(start)
             scale = gain = 0.0
@@ -221,12 +225,12 @@ class Propagate:
             if self.is_best(engine, total):
                 return None
             if len(plans) > 1 or others:
-                found.append((round(engine.judge() if engine.judge else total, 3), engine.state()))
+                found.append((round(total, 3), engine.state()))
         for k, other in enumerate(others):
             engine.restore(other)
             engine.memory.moved(("fused axes", k))
             self.polish(engine, body)
-            found.append((round(engine.judged(), 3), engine.state()))
+            found.append((round(engine.total(), 3), engine.state()))
         return self.mixture(engine, body, sorted(found, key=lambda x: x[0])) if found else None
 
     def mixture(self, engine: Engine, body: Block, found: list[tuple[float, State]]) -> State | None:
@@ -237,7 +241,7 @@ class Propagate:
         if not engine.fusion and found[0][0] < found[-1][0] <= FAR * found[0][0]:
             before = engine.state()
             self.mix_from(engine, body, states[-1], states)
-            mixed |= self.keep_judged(engine, before)
+            mixed |= self.keep_cheaper(engine, before)
         return states[0] if mixed else None
 
     def mix_from(self, engine: Engine, body: Block, start: State, others: list[State]) -> bool:
