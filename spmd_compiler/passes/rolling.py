@@ -61,15 +61,16 @@ def rolled(engine: Engine, module: Module) -> Rolled | None:
         return None
     if not all(isinstance(v.type, TensorType) for op in body.ops for v in op.results):
         return None
-    known = set(body.args)  # what depends on arguments: constants are found in the first part that reads them
+    # What depends on arrays: constants, and what is computed from scalars, stand in the first part that reads them.
+    known = {v for v in body.args if v.type.rank}
     ops: list[Op] = []
     for op in body.ops:
         if not known.isdisjoint(reads(op)):
             ops.append(op)
             known.update(op.results)
     rows = _rows(looks(engine, ops, anywhere=True), kinds(engine, ops))
-    left = len(ops) - sum(row.period * (row.parts - 1) for row in rows)
-    return _Rolling(module, ops, rows).run() if left <= WORTHWHILE * len(ops) else None
+    left = len(body.ops) - sum(row.period * (row.parts - 1) for row in rows)
+    return _Rolling(module, ops, rows).run() if left <= WORTHWHILE * len(body.ops) else None
 
 
 def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> None:
@@ -169,7 +170,7 @@ class _Rolling:
         self.row_of = {i: k for k, row in enumerate(rows) for i in range(row.start, row.end)}
         known = set(ops)
         self.constants = [op for op in module.main.body.ops if op not in known]
-        self.alike = {v for op in self.constants for v in op.results}  # whatever the arguments are
+        self.alike = {v for op in self.constants for v in op.results}
         self.outer = {*self.made, *module.main.body.args, *self.alike}
         self.one_of: dict[Value, Value] = {}  # of values that parts read one each, one that stands for all
         self.shown: dict[_Place, None] = {}  # what is read behind its loop
