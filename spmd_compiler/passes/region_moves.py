@@ -42,7 +42,7 @@ LOOKED_AT = 24  # values, from which these are picked, and at which regions begi
 REPEATED = 4  # of each of these, as many may be like another one
 MOST = 250  # nodes of a region
 FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
-NODES, LEAST, ALL = 3, 1000, 1600  # of all regions that don't pay: per op of the program, at least, at most
+NODES, LEAST, ALL = 6, 2000, 3200  # of all regions that don't pay: per op of the program, at least, at most
 
 
 def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
