@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
 from .region_moves import move_best
-from .regions import Around, Region
+from .regions import Region
 
 if TYPE_CHECKING:
     from .engine import Engine, State
@@ -31,4 +31,4 @@ def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> f
             region.update({(op, i): new for i, (new, old) in enumerate(pairs) if new is not old})
         else:
             region[op] = choice
-    return move_best(Around(engine), region, traffic) if region else 0.0
+    return move_best(engine, region, traffic) if region else 0.0

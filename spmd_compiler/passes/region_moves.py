@@ -16,7 +16,7 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from .dear import NEGLIGIBLE, dear_values
 from .min_cut import MinCut
-from .proposal import Node, accept, now
+from .proposal import accept, now
 from .regions import (
     NOWHERE,
     Around,
@@ -62,7 +62,7 @@ def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None
     for present in (False, True):
         left, late = min(ALL, max(LEAST, NODES * len(engine.choices))), list[Region]()
         for region in regions:
-            part, exact = _best_part(around, region, present)
+            part, exact = _best_part(engine, region, present)
             if not exact:
                 late.append(region)
             paid = _move(engine, part, traffic)
@@ -96,11 +96,11 @@ def _distinct(regions: Iterable[Region]) -> Iterator[Region]:
             yield region
 
 
-def move_best(around: Around, region: Region, traffic: Traffic | None) -> float:
+def move_best(engine: Engine, region: Region, traffic: Traffic | None) -> float:
     """Moves the part of a region that should; how much cheaper the program is."""
     for present in (False, True):
-        part, exact = _best_part(around, region, present)
-        paid = _move(around.engine, part, traffic)
+        part, exact = _best_part(engine, region, present)
+        paid = _move(engine, part, traffic)
         if paid or exact:
             return paid
     return 0.0
@@ -208,49 +208,56 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
     return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
-def _best_part(around: Around, region: Region, present: bool) -> tuple[Region, bool]:
+def _best_part(engine: Engine, region: Region, present: bool) -> tuple[Region, bool]:
     """The part of a region that should move, by the least cost of all parts, and whether all costs are counted as they are. A
     cut can't have all costs of relayouts: those that stay are counted too low where their maker is better moved, or, with
     `present`, that is counted too dear."""
-    engine, cut, exact = around.engine, MinCut(), True
+    cut, exact = MinCut(), True
     variables = {node: cut.variable() for node in region}
-    values: dict[Value, None] = {}
+    made: dict[Value, tuple[int, Layout]] = {}  # who makes it, and in which layout after moving
+    read: dict[
+        Value, list[tuple[int, Layout, Layout]]
+    ] = {}  # who reads it in which layouts, before and after
     for node, move in region.items():
-        values.update(dict.fromkeys((*made_by(engine, node), *read_by(node))))
-        if not isinstance(node, tuple):
-            assert not isinstance(move, Layout)
-            own = move.cost - engine.choices[node].cost
-            cut.one(variables[node], engine.weights.get(node, 1) * own)
-    for value in values:
-        exact &= _add_relayouts(around, region, variables, cut, value, present)
+        variable, current = variables[node], now(engine, node)
+        if isinstance(current, Choice):
+            assert isinstance(node, Op) and isinstance(move, Choice)
+            cut.one(variable, engine.weights.get(node, 1) * (move.cost - current.cost))
+        for v, layout in zip(made_by(engine, node), results_of(engine, node, move), strict=True):
+            if layout is not engine.layouts[v]:
+                made[v] = variable, layout
+        demands = demands_of(node, current), demands_of(node, move)
+        for v, before, after in zip(read_by(node), *demands, strict=True):
+            if before is not after:
+                read.setdefault(v, []).append((variable, before, after))
+    for value in {**made, **read}:
+        exact &= _add_relayouts(engine, cut, value, made.get(value), read.get(value, ()), present)
     ones = cut.solve()
     return {node: move for node, move in region.items() if ones[variables[node]]}, exact
 
 
 def _add_relayouts(
-    around: Around, region: Region, variables: dict[Node, int], cut: MinCut, value: Value, present: bool
+    engine: Engine,
+    cut: MinCut,
+    value: Value,
+    moved_maker: tuple[int, Layout] | None,
+    readers: Iterable[tuple[int, Layout, Layout]],
+    present: bool,
 ) -> bool:
     """What it costs to have a value where it is wanted, each layout once however many users want it. Whether that is exact."""
-    engine, weight = around.engine, around.engine.weights.get(value, 1)
-    made = [engine.layouts[value]] * 2  # if its maker stays, and if it moves
-    node = around.maker.get(value)
-    maker = variables.get(node) if node is not None else None
-    if node is not None and maker is not None:
-        made[1] = results_of(engine, node, region[node])[made_by(engine, node).index(value)]
+    weight = engine.weights.get(value, 1)
+    maker = moved_maker and moved_maker[0]
+    made = (
+        engine.layouts[value],
+        moved_maker[1] if moved_maker else engine.layouts[value],
+    )  # if it stays, if it moves
     always = dict(engine.demands.get(value, {}))
     stays: dict[Layout, set[int]] = {}  # wanted as long as one of these stays
     moves: dict[Layout, set[int]] = {}  # wanted if one of these moves
-    for user in around.readers.get(value, ()):
-        if user in region:
-            before, after = demands_of(user, now(engine, user)), demands_of(user, region[user])
-            for v, a, b in zip(read_by(user), before, after, strict=True):
-                if v is value and a is not b:
-                    always[a] -= 1
-                    stays.setdefault(a, set()).add(variables[user])
-                    moves.setdefault(b, set()).add(variables[user])
-
-    if maker is None and not stays:
-        return True
+    for variable, before, after in readers:
+        always[before] -= 1
+        stays.setdefault(before, set()).add(variable)
+        moves.setdefault(after, set()).add(variable)
 
     def prices(*targets: Layout) -> list[float]:
         return [weight * engine.costs.relayout(value.type, *x) for x in zip(made, targets, strict=True)]
