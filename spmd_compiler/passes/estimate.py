@@ -95,6 +95,8 @@ def work(module: Module) -> tuple[Counter[str], float]:
 
 def reads(op: Op) -> list[Value]:
     """The values that an op reads, those in its regions too."""
+    if not op.regions:
+        return [*op.operands]
     return [*op.operands, *(v for region in op.regions for v in read_in(region))]
 
 

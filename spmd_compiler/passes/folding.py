@@ -31,21 +31,25 @@ def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     return keys
 
 
-def looks(engine: Engine, ops: Sequence[Op], anywhere: bool = False) -> list[int]:
-    """For each of some ops of a block a number that ops share which look alike: they have the same rule, and operands from as far
-    before, or of the same layout from further away. Loops and branchings look alike if all that is in them does. anywhere:
-    slices and pads look like those at other places that run in the same ways."""
-    return _looks(engine, ops, {}, MOVING if anywhere else frozenset())
+def looks(engine: Engine, ops: Sequence[Op], kinds: Sequence[Hashable] | None = None) -> list[int]:
+    """For each of some ops of a block a number that ops share which look alike: they are of one kind (by default, have the same
+    rule), and have operands from as far before, or of the same layout from further away. Loops and branchings look alike if
+    all that is in them does."""
+    numbers: dict[Hashable, int] = {}
+    if kinds is None:
+        kinds = [_kind(engine, op, numbers, frozenset()) for op in ops]
+    return _looks(engine, ops, kinds, numbers)
 
 
 def kinds(engine: Engine, ops: Sequence[Op]) -> list[int]:
-    """As `looks` with `anywhere`, wherever operands come from."""
+    """For each op a number that ops share which have the same rule. Slices and pads share that of others that cut elsewhere, if
+    they run in the same ways."""
     numbers: dict[Hashable, int] = {}
     return [numbers.setdefault(_kind(engine, op, numbers, MOVING), len(numbers)) for op in ops]
 
 
 def _looks(
-    engine: Engine, ops: Sequence[Op], numbers: dict[Hashable, int], anywhere: frozenset[str]
+    engine: Engine, ops: Sequence[Op], kinds: Sequence[Hashable], numbers: dict[Hashable, int]
 ) -> list[int]:
     place = {v: (i, j) for i, op in enumerate(ops) for j, v in enumerate(op.results)}
     free, read = engine.free_results, list[int]()
@@ -55,7 +59,7 @@ def _looks(
             i, j = place.get(v, (-1, 0))
             near = i >= 0 and at - i <= REACH
             wiring.append((at - i, j) if near else engine.layouts[v])
-        look = _kind(engine, op, numbers, anywhere), *wiring, *(v in free for v in op.results)
+        look = kinds[at], *wiring, *(v in free for v in op.results)
         read.append(numbers.setdefault(look, len(numbers)))
     return read
 
@@ -64,7 +68,7 @@ def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozen
     """What an op is, apart from where its operands come from."""
     types = tuple([v.type for v in op.results])
     if op.name in CONTROL_FLOW:
-        inside = tuple([tuple(_looks(engine, region.ops, numbers, anywhere)) for region in op.regions])
+        inside = tuple([_inside(engine, region.ops, numbers, anywhere) for region in op.regions])
         return op.name, types, inside, engine.trips(op) if op.name == "while" else 1
     if op.name in FIXED:
         return op.name, types, tuple([engine.layouts[v] for v in op.results])
@@ -75,3 +79,9 @@ def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozen
         ways = tuple([s._replace(exchange=None) for s in rule.strategies])
         return op.name, types, tuple([v.type for v in op.operands]), ways
     return rule
+
+
+def _inside(
+    engine: Engine, ops: Sequence[Op], numbers: dict[Hashable, int], anywhere: frozenset[str]
+) -> tuple[int, ...]:
+    return tuple(_looks(engine, ops, [_kind(engine, op, numbers, anywhere) for op in ops], numbers))

@@ -172,7 +172,7 @@ class Propagate:
         """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
         pure = self.improve(engine, module.main.body, self.fused(engine, module))
         self.spread(engine, module)
-        if any(op.name == "while" for op in engine.choices):
+        if any(op.name == "while" and "trips" not in op.attrs for op in engine.choices):
             improve(engine, module.main.body, (STEADY,))
         return pure
 

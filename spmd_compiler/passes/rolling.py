@@ -68,7 +68,8 @@ def rolled(engine: Engine, module: Module) -> Rolled | None:
         if not known.isdisjoint(reads(op)):
             ops.append(op)
             known.update(op.results)
-    rows = _rows(looks(engine, ops, anywhere=True), kinds(engine, ops))
+    of_kind = kinds(engine, ops)
+    rows = _rows(looks(engine, ops, of_kind), of_kind)
     left = len(body.ops) - sum(row.period * (row.parts - 1) for row in rows)
     return _Rolling(module, ops, rows).run() if left <= WORTHWHILE * len(body.ops) else None
 
