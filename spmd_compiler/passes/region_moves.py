@@ -7,7 +7,6 @@ move of Boykov, Veksler and Zabih (2001), for layouts. Regions begin at the valu
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -75,15 +74,15 @@ def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None
 
 
 def _most_promising(engine: Engine, dear: Sequence[Value]) -> list[Value]:
-    """First one of each kind: layers repeat themselves. Last those partial: what their reductions cost is mostly owed, wherever
-    the axes are."""
-    seen: Counter[object] = Counter()
-    rank: dict[Value, tuple[bool, int]] = {}
+    """First one of each kind, then the last: layers repeat themselves, but what is around them differs at the ends. Last those
+    partial: what their reductions cost is mostly owed, wherever the axes are."""
+    kinds: dict[object, list[Value]] = {}
     for v in dear:
-        layout = engine.layouts[v]
-        kind = v.type, layout, engine.wanted(v)
-        seen[kind] += 1
-        rank[v] = bool(layout.partial), seen[kind]
+        kinds.setdefault((v.type, engine.layouts[v], engine.wanted(v)), []).append(v)
+    rank: dict[Value, tuple[bool, int]] = {}
+    for alike in kinds.values():
+        for k, v in enumerate(alike):
+            rank[v] = bool(engine.layouts[v].partial), min(2 * k, 2 * (len(alike) - k) - 1)
     return sorted(dear, key=rank.__getitem__)[:LOOKED_AT]
 
 

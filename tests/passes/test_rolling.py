@@ -1,4 +1,4 @@
-"""Programs that repeat themselves: the search sees a shortened one, and finds what it would find in the long one."""
+"""Programs that repeat themselves: the search sees loops in place of the parts, and what it finds holds for all of them."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 import spmd_compiler as spmd
 from benchmarks import passes
 from spmd_compiler import ir
-from spmd_compiler.passes import cost, propagate, shortening
+from spmd_compiler.passes import cost, propagate, rolling
 from spmd_compiler.passes.engine import Engine
 from spmd_compiler.passes.pipeline import PREPARE
 from spmd_compiler.passes.propagate import Propagate
@@ -71,12 +71,12 @@ def total(module):
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(shortening, "LARGE", 1)
+    monkeypatch.setattr(rolling, "LARGE", 1)
 
 
-def shortened(module):
+def rolled(module):
     engine = Propagate(0).assigned(module)[0]
-    return shortening.shortened(engine, module)
+    return rolling.rolled(engine, module)
 
 
 PROGRAMS = {
@@ -98,13 +98,28 @@ def test_same_cost_as_the_whole_and_right(name, monkeypatch):
         return program(layer, params, x)
 
     module = imported(run, args, layouts)
-    assert shortened(module) is not None
+    assert rolled(module) is not None
     found = total(module)
     compiled = spmd.spmd_jit(run, mesh=MESH, in_layouts=layouts)
     for got, want in zip(jax.tree.leaves(compiled(*args)), jax.tree.leaves(run(*args)), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
-    monkeypatch.setattr(shortening, "LARGE", 10**9)
-    assert found == pytest.approx(total(module), rel=1e-3)
+    monkeypatch.setattr(rolling, "LARGE", 10**9)
+    assert found <= 1.02 * total(module)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_costs_what_the_whole_does(name):
+    """Parts that are all alike cost, as a loop, what they cost one by one."""
+    program, layer, depth = PROGRAMS[name]
+    args = parameters(depth, 32), np.ones((256, 32), np.float32)
+    module = imported(lambda p, x: program(layer, p, x), args, ([DENSE] * depth, P("data")))
+    engine = Propagate(0).assigned(module)[0]
+    short = rolling.rolled(engine, module)
+    assert short is not None
+    found = Propagate().assigned(short.module)[0]
+    rolling.adopt(engine, found, short.stand_ins)
+    assert engine.total() == pytest.approx(found.total(), rel=0.02)
 
 
 @pytest.mark.usefixtures("small")
@@ -125,9 +140,9 @@ def test_each_op_has_a_stand_in_of_its_kind():
     depth = 11
     args = parameters(depth), np.ones((16, 8), np.float32)
     module = imported(lambda p, x: step(dense, p, x), args, ([DENSE] * depth, P("data")))
-    short = shortened(module)
-    assert short is not None and len(short.module.main.body.ops) < 0.6 * len(module.main.body.ops)
-    there = set(short.module.main.body.ops)
+    short = rolled(module)
+    assert short is not None and len(list(short.module.main.body.walk())) < 0.6 * len(module.main.body.ops)
+    there = set(short.module.main.body.walk())
     assert [op for op, _ in short.stand_ins] == module.main.body.ops
     for op, other in short.stand_ins:
         assert other in there and other.name == op.name
@@ -144,20 +159,20 @@ def test_a_loop_stands_for_loops_that_do_the_same(monkeypatch):
     depth = 24
     args = parameters(depth, 32), np.ones((256, 32), np.float32)
     module = imported(alternating, args, ([DENSE] * depth, P("data")))
-    short = shortened(module)
+    short = rolled(module)
     assert short is not None
     for op, other in short.stand_ins:
         there, here = ([x.name for region in o.regions for x in region.walk()] for o in (op, other))
         assert here == there
     found = total(module)
-    monkeypatch.setattr(shortening, "LARGE", 10**9)
-    assert found == pytest.approx(total(module), rel=1e-3)
+    monkeypatch.setattr(rolling, "LARGE", 10**9)
+    assert found <= 1.02 * total(module)
 
 
 @pytest.mark.usefixtures("small")
 def test_nothing_to_leave_out():
     args = parameters(3), np.ones((16, 8), np.float32)
-    assert shortened(imported(lambda p, x: forward(dense, p, x), args, (None, P("data")))) is None
+    assert rolled(imported(lambda p, x: forward(dense, p, x), args, (None, P("data")))) is None
 
 
 def test_small_programs_are_searched_as_they_are(monkeypatch):
@@ -179,12 +194,12 @@ def test_small_programs_are_searched_as_they_are(monkeypatch):
 
 
 def test_a_layer_that_stands_for_others_follows_itself(monkeypatch):
-    """In the shortened program it follows another one, to which it may be tuned."""
+    """Also where it differs from those at the ends of the row."""
     mesh = spmd.create_mesh({"data": 4, "model": 2}, abstract=True)
     module = cost.priced(passes.imported(*passes.train_step(8), mesh), None)
     for prepare in PREPARE:
         module = prepare(module)
-    assert shortened(module) is not None
+    assert rolled(module) is not None
     found = total(module)
-    monkeypatch.setattr(shortening, "LARGE", 10**9)
+    monkeypatch.setattr(rolling, "LARGE", 10**9)
     assert found <= 1.01 * total(module)
