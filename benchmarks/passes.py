@@ -40,11 +40,11 @@ MESHES = (("8 devices", {"data": 4, "model": 2}), ("65,536 devices", {"data": 32
 ROUNDS = 3
 
 
-def train_step(layers: int) -> tuple[Any, list[P]]:
-    """(lowered module, specs of its flat arguments)."""
+def train_step(layers: int, data: str | None = None) -> tuple[Any, list[P]]:
+    """(lowered module, specs of its flat arguments). data: the axis that parameters lie on, beside "model"."""
     params = lm_params(rng(), 1, False)
     params["layers"] *= layers
-    specs = lm_specs(1, False, None, "model")
+    specs = lm_specs(1, False, data, "model")
     specs["layers"] *= layers
     shapes = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, jnp.float32), params)
     state = {"p": shapes, "m": shapes, "v": shapes, "t": jax.ShapeDtypeStruct((), jnp.int32)}

@@ -2,10 +2,10 @@
 
     python -m benchmarks.search [PATTERN …] [--seconds 60] [--memory]
 
-On the zoo's programs whose names match a pattern (all), and on an unrolled train step of 48 layers ("layers_48"). Costs are
-those that the search minimises, in bytes. Where the exact search finds a program that is cheaper by more than 1 %, also the
-bytes that both programs send and their peak of memory. `--memory`: the exact search may not take more memory than the
-default's program does. Writes `benchmarks/results/search-jax<version>.md` when no pattern is given.
+On the zoo's programs whose names match a pattern (all), and on deep unrolled ones (`deep`: "layers_48" …). Costs are those that
+the search minimises, in bytes. Where the exact search finds a program that is cheaper by more than 1 %, also the bytes that
+both programs send and their peak of memory. `--memory`: the exact search may not take more memory than the default's program
+does. Writes `benchmarks/results/search-jax<version>.md` when no pattern is given.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import jax  # noqa: E402
 from rich.console import Console  # noqa: E402
 
 import spmd_compiler as spmd  # noqa: E402
-from benchmarks import passes, zoo  # noqa: E402
+from benchmarks import zoo  # noqa: E402
+from benchmarks.deep import DEEP  # noqa: E402
 from benchmarks.zoo_compile import mesh_of, partitioned, placed  # noqa: E402
 from spmd_compiler import ir  # noqa: E402
 from spmd_compiler.ir.graph import Module  # noqa: E402
@@ -37,8 +38,6 @@ from spmd_compiler.passes.pipeline import Options, compile_module  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
 from spmd_compiler.passes.report import collectives  # noqa: E402
 
-DEPTH = 48
-LAYERS = f"layers_{DEPTH}"
 CHEAPER = 0.01  # from which part of the cost on the programs themselves are compared
 HEAD = (
     "program",
@@ -77,12 +76,6 @@ class Row(NamedTuple):
         return [self.name, f"{self.ops:,}", *costs, gap, *times, self.sent, self.peak]
 
 
-def layers() -> Module:
-    """The train step as it is imported."""
-    mesh = spmd.create_mesh({"data": 4, "model": 2}, abstract=True)
-    return passes.imported(*passes.train_step(DEPTH), mesh)
-
-
 def imported(name: str) -> Module:
     """A program of the zoo as it is imported."""
     case = zoo.CASES[name]
@@ -100,7 +93,7 @@ def weight(module: Module) -> tuple[float, int]:
 
 
 def measure(name: str, seconds: float, within_memory: bool) -> Row:
-    module = layers() if name == LAYERS else imported(name)
+    module = DEEP[name]() if name in DEEP else imported(name)
     seen: dict[str, Module] = {}
 
     def keep(done: Pass, result: Module) -> None:
@@ -136,8 +129,7 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
     names = [*zoo.names(options.patterns or None)]
-    if not options.patterns or any(fnmatch.fnmatch(LAYERS, p) for p in options.patterns):
-        names.append(LAYERS)
+    names += [n for n in DEEP if any(fnmatch.fnmatch(n, p) for p in options.patterns or "*")]
     console, rows = Console(width=200), list[Row]()
     for name in names:
         rows.append(measure(name, options.seconds, options.memory))

@@ -13,7 +13,7 @@ from .registry import FREE, Built, case
 from .traffic import AG, AR, nb
 
 
-def lstm(p, xs, h, c):
+def lstm(p, xs, h, c, unroll=1):
     def cell(hc, x):
         h, c = hc
         g = x @ p["wx"] + h @ p["wh"] + p["b"]
@@ -21,7 +21,7 @@ def lstm(p, xs, h, c):
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(u)
         return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
 
-    return lax.scan(cell, (h, c), xs)[0][0]
+    return lax.scan(cell, (h, c), xs, unroll=unroll)[0][0]
 
 
 def lstm4(p, xs, h, c):

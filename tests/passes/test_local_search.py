@@ -164,6 +164,24 @@ def test_the_region_of_a_dim():
     assert all("b" not in x.axes for op, way in columns.items() if op is not dot for x in way.results)
 
 
+def test_the_region_of_partial_sums():
+    """What is linear in the product goes on with its sums, those of both products are added up together."""
+
+    def two(x, w, y, v):
+        return jnp.tanh(2.0 * (x @ w + y @ v))
+
+    sizes = (zeros(8, 16), zeros(16, 32)) * 2
+    module = imported(two, sizes, (P(), P(), P(), P()))
+    engine, _ = Propagate(sweeps=0).assigned(module)
+    x = module.main.body.args[0]
+    region = {op.name: way for op, way in moved(Around(engine), x, "b", 1, True, 100).items()}
+    assert region["dot_general"].results[0].partial == (("b", "sum"),)
+    for name in ("add", "multiply"):
+        assert region[name].results[0].partial == (("b", "sum"),)
+    assert "tanh" not in region
+    assert not moved(Around(engine), x, "b", 1, False, 100).keys() & region.keys()
+
+
 def test_the_region_without_axes():
     """What both moments are made of runs whole; a constant does too, but not who else reads it."""
 
