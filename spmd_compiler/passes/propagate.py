@@ -29,7 +29,7 @@ from .fusion_moves import take_from
 from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
-from .rolling import adopt, rolled
+from .rolling import Rolled, adopt, rolled
 from .rules.table import RuleBook
 from .traffic import Traffic
 
@@ -59,6 +59,7 @@ PLANS = (
 )
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 ROLLED = 24000  # the same of a program that is rolled, before it is
+WHOLE = 1500  # ops, from which on a program that can be rolled is searched only so
 
 
 @dataclass(frozen=True)
@@ -136,23 +137,28 @@ class Propagate:
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, in a rolled program where that serves."""
-        total = engine.total()
-        if self.is_best(engine, total):
+        if self.is_best(engine, engine.total()):
             return
         body, short = module.main.body, rolled(engine, module)
-        if short is None:
+        if short is None or len(body.ops) < WHOLE:
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
-            return
-        before = engine.state()
+        if short is not None:
+            self.search_rolled(engine, body, short)
+
+    def search_rolled(self, engine: Engine, body: Block, short: Rolled) -> None:
+        """What is found in a rolled program, if that is better than what is there."""
+        before, cost = engine.state(), engine.total()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
         replace(self, plans=max(1, ROLLED // len(engine.choices))).search(found, short.module)
         adopt(engine, found, short.stand_ins)
-        engine.memory.moved("rolled")
-        if engine.total() > total:
-            engine.restore(before)
+        engine.memory.moved(("rolled", before.number))
         if len(engine.choices) <= ROOM:
             local_search(engine, body)
+        if len(body.ops) < WHOLE:
+            self.keep_better(engine, body, before)
+        elif engine.total() > cost:
+            engine.restore(before)
 
     def keep_cheaper(self, engine: Engine, before: State) -> bool:
         """Goes back to an assignment, unless the present one is cheaper; whether it is."""

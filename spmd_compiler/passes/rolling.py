@@ -28,7 +28,7 @@ from .rules.base import Choice
 if TYPE_CHECKING:
     from .engine import Engine
 
-LARGE = 1500  # ops of a program that is worth it
+LARGE = 400  # ops of a program that is worth it
 PARTS = 4  # of a row at least
 WORTHWHILE = 0.7  # of the ops that may be left at most
 PERIODS = 32  # lengths of parts that are tried
