@@ -16,7 +16,7 @@ from .axis_ways import FIXED
 if TYPE_CHECKING:
     from .engine import Engine
 
-MOVING = frozenset({"slice", "pad"})
+MOVING = frozenset({"slice", "pad"})  # ops that are alike wherever they cut
 REACH = 12  # ops before and after one that have to look the same too; operands from further away may be any
 
 
@@ -31,14 +31,14 @@ def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
     return keys
 
 
-def looks(engine: Engine, ops: Sequence[Op], kinds: Sequence[Hashable] | None = None) -> list[int]:
+def looks(engine: Engine, ops: Sequence[Op], of_kind: Sequence[Hashable] | None = None) -> list[int]:
     """For each of some ops of a block a number that ops share which look alike: they are of one kind (by default, have the same
     rule), and have operands from as far before, or of the same layout from further away. Loops and branchings look alike if
     all that is in them does."""
     numbers: dict[Hashable, int] = {}
-    if kinds is None:
-        kinds = [_kind(engine, op, numbers, frozenset()) for op in ops]
-    return _looks(engine, ops, kinds, numbers)
+    if of_kind is None:
+        of_kind = [_kind(engine, op, numbers, frozenset()) for op in ops]
+    return _looks(engine, ops, of_kind, numbers)
 
 
 def kinds(engine: Engine, ops: Sequence[Op]) -> list[int]:
@@ -49,27 +49,30 @@ def kinds(engine: Engine, ops: Sequence[Op]) -> list[int]:
 
 
 def _looks(
-    engine: Engine, ops: Sequence[Op], kinds: Sequence[Hashable], numbers: dict[Hashable, int]
+    engine: Engine, ops: Sequence[Op], of_kind: Sequence[Hashable], numbers: dict[Hashable, int]
 ) -> list[int]:
     place = {v: (i, j) for i, op in enumerate(ops) for j, v in enumerate(op.results)}
     free, read = engine.free_results, list[int]()
-    for at, op in enumerate(ops):
+    for at, (op, kind) in enumerate(zip(ops, of_kind, strict=True)):
         wiring: list[Hashable] = []
         for v in op.operands:
             i, j = place.get(v, (-1, 0))
             near = i >= 0 and at - i <= REACH
             wiring.append((at - i, j) if near else engine.layouts[v])
-        look = kinds[at], *wiring, *(v in free for v in op.results)
+        look = kind, *wiring, *(v in free for v in op.results)
         read.append(numbers.setdefault(look, len(numbers)))
     return read
 
 
 def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozenset[str]) -> Hashable:
-    """What an op is, apart from where its operands come from."""
+    """What an op is, apart from where its operands come from. anywhere: names of ops that may cut at any place."""
     types = tuple([v.type for v in op.results])
     if op.name in CONTROL_FLOW:
-        inside = tuple([_inside(engine, region.ops, numbers, anywhere) for region in op.regions])
-        return op.name, types, inside, engine.trips(op) if op.name == "while" else 1
+        inside: list[Hashable] = []
+        for region in op.regions:
+            of_kind = [_kind(engine, x, numbers, anywhere) for x in region.ops]
+            inside.append(tuple(_looks(engine, region.ops, of_kind, numbers)))
+        return op.name, types, tuple(inside), engine.trips(op) if op.name == "while" else 1
     if op.name in FIXED:
         return op.name, types, tuple([engine.layouts[v] for v in op.results])
     if op.name == "constant":  # of any value
@@ -79,9 +82,3 @@ def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozen
         ways = tuple([s._replace(exchange=None) for s in rule.strategies])
         return op.name, types, tuple([v.type for v in op.operands]), ways
     return rule
-
-
-def _inside(
-    engine: Engine, ops: Sequence[Op], numbers: dict[Hashable, int], anywhere: frozenset[str]
-) -> tuple[int, ...]:
-    return tuple(_looks(engine, ops, [_kind(engine, op, numbers, anywhere) for op in ops], numbers))

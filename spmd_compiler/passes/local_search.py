@@ -22,16 +22,14 @@ if TYPE_CHECKING:
 ROUNDS = 3  # of all kinds of moves, at most
 
 
-def local_search(engine: Engine, block: Block) -> bool:
-    """Moves ops so that the program gets cheaper, and lets the others follow. Whether any moved."""
+def local_search(engine: Engine, block: Block) -> None:
+    """Moves ops so that the program gets cheaper, and lets the others follow."""
     kinds = (joint_moves, partial(region_moves, traffic=engine.limit))
-    found, idle = False, 0  # kinds of moves, one after another, that found nothing
+    idle = 0  # kinds of moves, one after another, that found nothing
     for k in range(ROUNDS * len(kinds)):
         idle = 0 if _moved(engine, block, kinds[k % len(kinds)]) else idle + 1
-        found |= not idle
-        if idle >= len(kinds):
+        if idle == len(kinds):
             break
-    return found
 
 
 def _moved(engine: Engine, block: Block, moves: Callable[[Engine], float]) -> bool:

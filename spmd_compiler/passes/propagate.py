@@ -65,8 +65,8 @@ WHOLE = 1500  # ops, from which on a program that can be rolled is searched only
 @dataclass(frozen=True)
 class Propagate:
     """sweeps: how many rounds of improvement follow the forward propagation; 0 is plain propagation. exact: seconds for
-    an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one. plans: how many to improve
-    by, if not as many as the program's size allows."""
+    an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one. plans: how
+    many to improve by, if not as many as the program's size allows."""
 
     sweeps: int = 2
     exact: float | None = None

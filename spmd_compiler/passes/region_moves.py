@@ -213,10 +213,8 @@ def _best_part(engine: Engine, region: Region, present: bool) -> tuple[Region, b
     `present`, that is counted too dear."""
     cut, exact = MinCut(), True
     variables = {node: cut.variable() for node in region}
-    made: dict[Value, tuple[int, Layout]] = {}  # who makes it, and in which layout after moving
-    read: dict[
-        Value, list[tuple[int, Layout, Layout]]
-    ] = {}  # who reads it in which layouts, before and after
+    made: dict[Value, tuple[int, Layout]] = {}  # by whom, and in which layout after moving
+    read: dict[Value, list[tuple[int, Layout, Layout]]] = {}  # by whom, in which layouts before and after
     for node, move in region.items():
         variable, current = variables[node], now(engine, node)
         if isinstance(current, Choice):
@@ -246,10 +244,8 @@ def _add_relayouts(
     """What it costs to have a value where it is wanted, each layout once however many users want it. Whether that is exact."""
     weight = engine.weights.get(value, 1)
     maker = moved_maker and moved_maker[0]
-    made = (
-        engine.layouts[value],
-        moved_maker[1] if moved_maker else engine.layouts[value],
-    )  # if it stays, if it moves
+    there = engine.layouts[value]
+    made = there, moved_maker[1] if moved_maker else there  # if it stays, if it moves
     always = dict(engine.demands.get(value, {}))
     stays: dict[Layout, set[int]] = {}  # wanted as long as one of these stays
     moves: dict[Layout, set[int]] = {}  # wanted if one of these moves

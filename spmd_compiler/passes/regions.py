@@ -220,7 +220,8 @@ def _layouts(engine: Engine, node: Node, choice: Choice | Layout) -> Iterator[tu
 def _with(
     around: Around, node: Node, axis: str, value: Value, place: int | str, partials: bool
 ) -> Choice | Layout | None:
-    """How a node runs if it has the axis on a dim of a value, or partial so. None if it can't, or then leaves partials that aren't wanted."""
+    """How a node runs if it has the axis on a dim of a value, or has that partial. None if it can't, or then leaves partials that
+    aren't wanted."""
     choice = now(around.engine, node)
     if place == NOWHERE:
         return None

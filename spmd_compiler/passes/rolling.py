@@ -11,7 +11,7 @@ it is only wired like the long one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -71,7 +71,10 @@ def rolled(engine: Engine, module: Module) -> Rolled | None:
     of_kind = kinds(engine, ops)
     rows = _rows(looks(engine, ops, of_kind), of_kind)
     left = len(body.ops) - sum(row.period * (row.parts - 1) for row in rows)
-    return _Rolling(module, ops, rows).run() if left <= WORTHWHILE * len(body.ops) else None
+    if left > WORTHWHILE * len(body.ops):
+        return None
+    rolling = _Rolling(module, ops, rows)
+    return rolling.run() if all(map(rolling.is_wired_alike, range(len(rows)))) else None
 
 
 def adopt(engine: Engine, found: Engine, stand_ins: Sequence[tuple[Op, Op]]) -> None:
@@ -147,9 +150,8 @@ class _Carried(NamedTuple):
     first: Value | None
 
 
-Source = (
-    _Place | _Carried | Value
-)  # where a part has what it reads: made by itself, by the one before, outside
+# Where a part has what it reads: made by itself, by the one before, outside.
+Source = _Place | _Carried | Value
 
 
 class _Wiring(NamedTuple):
@@ -171,8 +173,8 @@ class _Rolling:
         self.row_of = {i: k for k, row in enumerate(rows) for i in range(row.start, row.end)}
         known = set(ops)
         self.constants = [op for op in module.main.body.ops if op not in known]
-        self.alike = {v for op in self.constants for v in op.results}
-        self.outer = {*self.made, *module.main.body.args, *self.alike}
+        self.constant = {v for op in self.constants for v in op.results}
+        self.outer = {*self.made, *module.main.body.args, *self.constant}
         self.one_of: dict[Value, Value] = {}  # of values that parts read one each, one that stands for all
         self.shown: dict[_Place, None] = {}  # what is read behind its loop
         self.copies: dict[Value, Value] = {}  # of what is made in no row
@@ -246,10 +248,23 @@ class _Rolling:
         return self.behind[place] if place else self.copies[value]
 
     # ------------------------------------------------------------------------------------------ what parts read
+    def alike_in(self, k: int) -> Iterator[list[Op]]:
+        """Per op of a part of row `k` that and those of the other parts."""
+        row = self.rows[k]
+        for i in range(row.start, row.start + row.period):
+            yield self.ops[i : row.end : row.period]
+
+    def is_wired_alike(self, k: int) -> bool:
+        """Whether ops read as many values in all parts: regions may differ in what is of their own."""
+        return all(
+            len({len(self.read(op)) for op in alike}) == 1 for alike in self.alike_in(k) if alike[0].regions
+        )
+
     def wiring(self, k: int) -> _Wiring:
-        row, wiring = self.rows[k], _Wiring([], {}, {}, {})
-        for offset in range(row.period):
-            parts = [self.read(op) for op in self.ops[row.start + offset : row.end : row.period]]
+        """What the parts of row `k` read; notes what they read behind other loops."""
+        wiring = _Wiring([], {}, {}, {})
+        for alike in self.alike_in(k):
+            parts = [self.read(op) for op in alike]
             wiring.sources.append([self.source(k, values, wiring) for values in zip(*parts, strict=True)])
         self.show([*wiring.through, *(c.first for c in wiring.carried if c.first)])
         return wiring
@@ -267,7 +282,7 @@ class _Rolling:
             wiring.carried[carried] = None
             return carried
         if all(v is value for v in values):
-            if value not in self.alike and value.type.rank:
+            if value not in self.constant and value.type.rank:
                 wiring.through[value] = None
         elif place is None:
             value = next((self.one_of[v] for v in values if v in self.one_of), value)
@@ -280,10 +295,8 @@ class _Rolling:
         """The loop that stands for a row, behind what it begins with."""
         row, ops = self.rows[k], list[Op]()
         read_on = {c.place for c in wiring.carried}
-        carried = [
-            *wiring.carried,
-            *(_Carried(p, None) for p in self.shown if p.row == k and p not in read_on),
-        ]
+        only_shown = [_Carried(p, None) for p in self.shown if p.row == k and p not in read_on]
+        carried = [*wiring.carried, *only_shown]
         starts: list[Value] = []
         for place, first in carried:
             if first is None:
@@ -295,13 +308,13 @@ class _Rolling:
         args = [Value(v.type) for v in starts]
         there: dict[Source, Value] = dict(zip([*carried, *wiring.through], args, strict=True))
         body = Block(args, [], [])
-        for offset, sources in enumerate(wiring.sources):
-            op = self.ops[row.start + row.parts // 2 * row.period + offset]
+        for offset, (alike, sources) in enumerate(zip(self.alike_in(k), wiring.sources, strict=True)):
+            op = alike[len(alike) // 2]
             env: dict[Value, Value] = {}
             for v, source in zip(self.read(op), sources, strict=True):
                 env[v] = there.get(source) or self.made_once(source)
             body.ops.append(copy := _copy(op, env))
-            stand_ins.update((like, copy) for like in self.ops[row.start + offset : row.end : row.period])
+            stand_ins.update(dict.fromkeys(alike, copy))
             self.inside.update((_Place(k, offset, j), v) for j, v in enumerate(copy.results))
         body.returns = [self.inside[c.place] for c in carried] + args[len(carried) :]
         ends = [Value(v.type) for v in starts]
