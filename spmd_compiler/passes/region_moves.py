@@ -163,7 +163,7 @@ def _as_it_is(around: Around, value: Value) -> Iterator[tuple[Op, Choice, str]]:
         if isinstance(user, tuple):
             continue
         wanted = around.engine.choices[user].demands
-        for axis in layout.axes:
+        for axis in [a for a in around.engine.mesh.shape if a in layout.axes]:  # pieces stay where they are
             for way in around.ways(user, axis)[1:]:
                 pairs = zip(user.operands, wanted, way.demands, strict=True)
                 if any(v is value and x is not layout and y is layout for v, x, y in pairs):
