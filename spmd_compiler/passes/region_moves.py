@@ -41,7 +41,7 @@ LOOKED_AT = 24  # values, from which these are picked, and at which regions begi
 REPEATED = 4  # of each of these, as many may be like another one
 MOST = 250  # nodes of a region
 FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
-NODES, LEAST, ALL = 6, 2000, 3200  # of all regions that don't pay: per op of the program, at least, at most
+NODES, LEAST, ALL = 2, 2000, 3200  # of all regions that don't pay: per op that runs, at least, at most
 
 
 def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
@@ -58,8 +58,9 @@ def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None
     """Moves the regions that pay, until too many don't; how much cheaper the program is."""
     engine, gain = around.engine, 0.0
     worthwhile = NEGLIGIBLE * engine.total()
+    ops = sum([engine.weights.get(op, 1) for op in engine.choices])
     for present in (False, True):
-        left, late = min(ALL, max(LEAST, NODES * len(engine.choices))), list[Region]()
+        left, late = min(ALL, max(LEAST, NODES * ops)), list[Region]()
         for region in regions:
             part, exact = _best_part(engine, region, present)
             if not exact:
