@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import ChainMap
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from .types import DTYPES, TOKEN, TensorType, Type, dtype_from_numpy, numpy_dtyp
 _DIM = re.compile(r"(-|[A-Za-z_][\w.:()]*)(?:@(\d+))?\Z")
 _LAYOUT = re.compile(r"\{[^{}\"=]*\}")
 _TYPE = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
+_EQUALS = re.compile(r"\s*=")
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<loc>//[ ]?[^\n]*) | (?P<string>"(?:[^"\\]|\\.)*") | (?P<raw>`(?:[^`\\]|\\.)*`)
@@ -67,7 +69,7 @@ class _Parser:
         self.at = 0
         self.end = 0
         self.kind, self.token = "", ""
-        self.values: dict[str, Value] = {}
+        self.values: ChainMap[str, Value] = ChainMap()  # by name, those of a region first
         self.mesh = Mesh([])
         self.advance()
 
@@ -155,12 +157,12 @@ class _Parser:
         name = self.advance()[1:]
         if name.startswith('"'):
             name = json.loads(name)
-        self.values = {}
+        self.values = ChainMap()
         self.expect("(")
         args: list[Value] = []
         arg_attrs: list[dict[str, Any]] = []
         while not self.take(")"):
-            args.append(self.declaration())
+            args.append(self.argument())
             arg_attrs.append(self.extras())
             self.take(",")
         self.expect("->")
@@ -191,7 +193,12 @@ class _Parser:
                 attrs[key] = self.attribute(key)
         return attrs
 
-    def declaration(self) -> Value:
+    def argument(self) -> Value:
+        name, value = self.declaration()
+        self.values[name] = value
+        return value
+
+    def declaration(self) -> tuple[str, Value]:
         if self.kind != "value":
             self.fail("expected a value, as in %x: f32[2]")
         name = self.advance()[1:]
@@ -200,8 +207,7 @@ class _Parser:
         value = Value(type, self.layout(), "" if name[0].isdigit() else name)
         if isinstance(type, TensorType) and value.layout is not None and value.layout.rank != type.rank:
             self.fail(f"%{name}: layout {value.layout} does not have the rank of {type}")
-        self.values[name] = value
-        return value
+        return name, value
 
     def type(self) -> Type:
         if self.take("token"):
@@ -247,17 +253,12 @@ class _Parser:
         return value
 
     def op(self) -> Op:
-        results: list[Value] = []
-        if self.kind == "value":
-            outer = self.values
-            self.values = dict(outer)
-            while self.kind == "value":
-                results.append(self.declaration())
-                self.take(",")
-            declared, self.values = self.values, outer
+        declared: list[tuple[str, Value]] = []  # not seen by the op's own regions
+        while self.kind == "value":
+            declared.append(self.declaration())
+            self.take(",")
+        if declared:
             self.expect("=")
-        else:
-            declared = self.values
         name = self.op_name()
         self.expect("(")
         operands: list[Value] = []
@@ -265,27 +266,26 @@ class _Parser:
             operands.append(self.use())
             self.take(",")
         attrs: dict[str, Any] = {}
-        while self.kind == "word" and self.text[self.end :].lstrip()[:1] == "=":
+        while self.kind == "word" and _EQUALS.match(self.text, self.end):
             key = self.advance()
             self.expect("=")
             attrs[key] = self.attribute(key)
         regions: list[Block] = []
         if self.take("("):
-            inside = self.values
             while not self.take(")"):
                 self.expect("{")
-                self.values = dict(inside)
+                self.values = self.values.new_child()
                 self.expect("(")
                 args: list[Value] = []
                 while not self.take(")"):
-                    args.append(self.declaration())
+                    args.append(self.argument())
                     self.take(",")
                 regions.append(self.block(args))
+                self.values = self.values.parents
                 self.expect("}")
                 self.take(",")
-            self.values = inside
         self.values.update(declared)
-        return Op(name, operands, results, attrs, tuple(regions), self.location())
+        return Op(name, operands, [v for _, v in declared], attrs, tuple(regions), self.location())
 
     def op_name(self) -> str:
         if self.kind == "string":
