@@ -221,7 +221,7 @@ def _best_part(engine: Engine, region: Region, present: bool) -> tuple[Region, b
         if isinstance(current, Choice):
             assert isinstance(node, Op) and isinstance(move, Choice)
             cut.one(variable, engine.weights.get(node, 1) * (move.cost - current.cost))
-        for v, layout in zip(made_by(engine, node), results_of(engine, node, move), strict=True):
+        for v, layout in zip(made_by(node), results_of(node, move), strict=True):
             if layout is not engine.layouts[v]:
                 made[v] = variable, layout
         demands = demands_of(node, current), demands_of(node, move)

@@ -9,7 +9,7 @@ make it in a layout that some user wants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -41,7 +41,7 @@ class Around:
         for op in engine.choices:
             if op.name in CONTROL_FLOW:
                 for i in range(len(op.results)):
-                    for v in made_by(engine, (op, i)):
+                    for v in made_by((op, i)):
                         self.maker[v] = op, i
                     for v in dict.fromkeys(read_by((op, i))):
                         self.readers.setdefault(v, []).append((op, i))
@@ -77,7 +77,7 @@ class Around:
         yield from self.readers.get(value, ())
 
 
-def made_by(engine: Engine, node: Node) -> list[Value]:
+def made_by(node: Node) -> list[Value]:
     """The values that have the layouts that a node gives."""
     if not isinstance(node, tuple):
         return node.results
@@ -99,9 +99,9 @@ def demands_of(node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
     return (choice,) * len(read_by(node)) if isinstance(choice, Layout) else choice.demands
 
 
-def results_of(engine: Engine, node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
+def results_of(node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:
     """The layouts of what it makes."""
-    return (choice,) * len(made_by(engine, node)) if isinstance(choice, Layout) else choice.results
+    return (choice,) * len(made_by(node)) if isinstance(choice, Layout) else choice.results
 
 
 def moved(
@@ -134,7 +134,7 @@ def moved(
                 seen.add(node)
                 if way is not now(engine, node):
                     found[node] = way
-                for w, layout in _layouts(engine, node, way):
+                for w, layout in _layouts(node, way):
                     if w not in places:
                         places[w] = layout.placement.get(axis, NOWHERE)
                         if places[w] != NOWHERE or not there:
@@ -167,54 +167,51 @@ def drawn(around: Around, start: Value, layout: Layout, most: int) -> Region:
 def cleared(around: Around, start: Value, axes: Sequence[str], most: int) -> Region:
     """The region around `start` that would have some axes nowhere. Of most nodes, nearest first. What is the same everywhere,
     as broadcast constants are, is made by it, but not followed to whoever else reads it."""
-    found, seen, todo = Region(), {start}, deque([start])
-    while todo and len(found) < most:
-        v = todo.popleft()
-        nodes, maker = around.nodes(v), around.maker.get(v)
+
+    def nodes(value: Value) -> Iterable[Node]:
+        maker = around.maker.get(value)
         if maker is not None and not any(x.axes for x in demands_of(maker, now(around.engine, maker))):
-            nodes = (maker,)
-        for node in nodes:
-            if node in found or (move := _cleared(around.engine, node, axes)) is None:
-                continue
-            found[node] = move
-            for w in (*made_by(around.engine, node), *read_by(node)):
-                if w not in seen:
-                    seen.add(w)
-                    todo.append(w)
-    return found
+            return (maker,)
+        return around.nodes(value)
+
+    return _spread(nodes, start, lambda node: _cleared(around.engine, node, axes), most)
 
 
 def exchanged(around: Around, start: Value, a: str, b: str, most: int) -> Region:
     """The region around `start` that would have axis `a` where it has `b`, and the other way round."""
-    return _spread(around, start, lambda node: around.swapped(node, a, b), most)
+    return _spread(around.nodes, start, lambda node: around.swapped(node, a, b), most)
 
 
 def turned(around: Around, start: Value, a: str, b: str, most: int) -> Region:
     """The region around `start` that has two axes on one dim, and would have them in the other order."""
-    return _spread(around, start, lambda node: _turned(around.engine, node, a, b), most)
+    return _spread(around.nodes, start, lambda node: _turned(around.engine, node, a, b), most)
 
 
 def _spread(
-    around: Around, start: Value, move_of: Callable[[Node], Choice | Layout | None], most: int
+    nodes: Callable[[Value], Iterable[Node]],
+    start: Value,
+    move_of: Callable[[Node], Choice | Layout | None],
+    most: int,
 ) -> Region:
-    """The nodes around `start` that have a move, as far as they hang together. Of most nodes, nearest first."""
+    """The nodes around `start` that have a move, as far as they hang together. nodes: those that a value leads to. Of most
+    nodes, nearest first."""
     found, seen, todo = Region(), {start}, deque([start])
     while todo and len(found) < most:
-        for node in around.nodes(todo.popleft()):
+        for node in nodes(todo.popleft()):
             if node in found or (move := move_of(node)) is None:
                 continue
             found[node] = move
-            for w in (*made_by(around.engine, node), *read_by(node)):
+            for w in (*made_by(node), *read_by(node)):
                 if w not in seen:
                     seen.add(w)
                     todo.append(w)
     return found
 
 
-def _layouts(engine: Engine, node: Node, choice: Choice | Layout) -> Iterator[tuple[Value, Layout]]:
+def _layouts(node: Node, choice: Choice | Layout) -> Iterator[tuple[Value, Layout]]:
     """What a node reads and makes, in which layouts."""
     yield from zip(read_by(node), demands_of(node, choice), strict=True)
-    yield from zip(made_by(engine, node), results_of(engine, node, choice), strict=True)
+    yield from zip(made_by(node), results_of(node, choice), strict=True)
 
 
 def _with(
@@ -255,7 +252,7 @@ def _without(around: Around, node: Node, axis: str) -> Choice | Layout | None:
 def _cleared(engine: Engine, node: Node, axes: Sequence[str]) -> Choice | Layout | None:
     """How a node runs without some axes; None if it has none of them, or can't."""
     way = present = now(engine, node)
-    layouts = [x for _, x in _layouts(engine, node, present)]
+    layouts = [x for _, x in _layouts(node, present)]
     if any(x.blocks or x.has_pieces for x in layouts):
         return None
     if isinstance(present, Layout):
@@ -282,12 +279,12 @@ def _divides(engine: Engine, value: Value, layout: Layout, dim: int) -> bool:
 
 
 def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str) -> Choice | Layout | None:
-    layouts = [x for _, x in _layouts(engine, node, choice)]
+    layouts = [x for _, x in _layouts(node, choice)]
     if not any(x.axes & {a, b} for x in layouts) or any(x.blocks or x.has_pieces for x in layouts):
         return None
     if isinstance(choice, Layout):
         assert isinstance(node, tuple)
-        return _layout_swapped(engine, made_by(engine, node)[0], choice, a, b)
+        return _layout_swapped(engine, made_by(node)[0], choice, a, b)
     assert not isinstance(node, tuple)
     at_a, at_b = ([x.placement.get(axis, NOWHERE) for x in layouts] for axis in (a, b))
     rule, way = engine.book.rule(node), choice
@@ -306,7 +303,7 @@ def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str
 def _turned(engine: Engine, node: Node, a: str, b: str) -> Choice | Layout | None:
     """How a node runs with two axes in the other order that are on one dim; None if they aren't, or it can't."""
     choice = now(engine, node)
-    layouts = [x for _, x in _layouts(engine, node, choice)]
+    layouts = [x for _, x in _layouts(node, choice)]
     if any(x.blocks for x in layouts) or not any(a in axes and b in axes for x in layouts for axes in x.dims):
         return None
     if isinstance(choice, Layout):
