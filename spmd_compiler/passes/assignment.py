@@ -19,13 +19,21 @@ class Costs:
 
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
+        self._relayout: dict[tuple[Type, Layout, Layout], float] = {}
         self._serve: dict[tuple[Type, Layout, tuple[Layout, ...] | None], float] = {}
 
     def relayout(self, type: Type, source: Layout, target: Layout, limit: float = math.inf) -> float:
         """The cost of a relayout; if that is `limit` or more, it may be inf instead."""
-        if source is target or not isinstance(type, TensorType):
+        if source is target:
             return 0.0
-        return relayout_cost(type, source, target, self.mesh, limit)
+        known = self._relayout.get((type, source, target))
+        if known is None:
+            if not isinstance(type, TensorType):
+                return 0.0
+            known = relayout_cost(type, source, target, self.mesh, limit)
+            if known < math.inf:
+                self._relayout[type, source, target] = known
+        return known
 
     def marginal(self, type: Type, layout: Layout, others: tuple[Layout, ...], demand: Layout) -> float:
         """What `demand` costs on top of the `others` that exist anyway."""

@@ -244,9 +244,8 @@ def _add_relayouts(
 ) -> bool:
     """What it costs to have a value where it is wanted, each layout once however many users want it. Whether that is exact."""
     weight = engine.weights.get(value, 1)
-    maker = moved_maker and moved_maker[0]
-    there = engine.layouts[value]
-    made = there, moved_maker[1] if moved_maker else there  # if it stays, if it moves
+    there, type, relayout = engine.layouts[value], value.type, engine.costs.relayout
+    maker, new = moved_maker or (None, there)
     always = dict(engine.demands.get(value, {}))
     stays: dict[Layout, set[int]] = {}  # wanted as long as one of these stays
     moves: dict[Layout, set[int]] = {}  # wanted if one of these moves
@@ -255,26 +254,27 @@ def _add_relayouts(
         stays.setdefault(before, set()).add(variable)
         moves.setdefault(after, set()).add(variable)
 
-    def prices(*targets: Layout) -> list[float]:
-        return [weight * engine.costs.relayout(value.type, *x) for x in zip(made, targets, strict=True)]
+    def prices(layout: Layout) -> tuple[float, float]:
+        """If the maker stays, if it moves."""
+        stay = weight * relayout(type, there, layout)
+        return stay, stay if new is there else weight * relayout(type, new, layout)
 
     fixed = {x for x, n in always.items() if n > 0} | (stays.keys() & moves.keys())
     if maker is not None:
-        ends = [(x, x) for x in fixed]
-        if value in engine.free_results:
-            low, high = [engine.free_result(value.type, x) for x in made]
-            ends.append((low, high))
-        for end in ends:
-            stay, move = prices(*end)
+        for layout in fixed:
+            stay, move = prices(layout)
             cut.one(maker, move - stay)
+        if value in engine.free_results:
+            stay, move = [relayout(type, x, engine.free_result(type, x)) for x in (there, new)]
+            cut.one(maker, weight * (move - stay))
     exact = True
     for layout in stays.keys() - fixed:
-        stay, move = prices(layout, layout)
+        stay, move = prices(layout)
         exact &= stay <= move
         stay, move = (stay, max(stay, move)) if present else (min(stay, move), move)
         _if_one_stays(cut, maker, stays[layout], stay, move)
     for layout in moves.keys() - fixed:
-        _if_one_moves(cut, maker, moves[layout], *prices(layout, layout))
+        _if_one_moves(cut, maker, moves[layout], *prices(layout))
     return exact
 
 
