@@ -55,6 +55,31 @@ def test_errors_name_line_and_column(text, line):
     assert error.value.column > 0
 
 
+SCOPES = """mesh {a=2}
+func @main(%x: f32[2], %zero: f32[]) -> (f32[]) {
+  %1: f32[] = reduce(%x, %zero) dimensions=[0] ({ (%a: f32[], %b: f32[])
+    %2: f32[] = add(%a, {inside})
+    return %2
+  })
+  %3: f32[] = negate({behind})
+  return %3
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "inside,behind", [("%b", "%1"), ("%zero", "%1"), ("%1", "%1"), ("%b", "%2"), ("%b", "%a")]
+)
+def test_a_region_sees_what_is_before_it_and_shows_nothing(inside, behind):
+    text = SCOPES.replace("{inside}", inside).replace("{behind}", behind)
+    if inside != "%1" and behind == "%1":
+        first, last = parse(text).main.body.ops
+        assert last.operands == first.results
+    else:
+        with pytest.raises(ParseError, match="not defined before"):
+            parse(text)
+
+
 def test_an_unknown_op_is_an_error_unless_it_is_quoted():
     text = (
         "mesh {a=2}\nfunc @main(%x: f32[2]) -> (f32[2]) {\n  %0: f32[2] = multiplyy(%x, %x)\n  return %0\n}\n"
