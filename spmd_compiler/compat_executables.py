@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -33,7 +33,10 @@ RUNS_REPLICAS = getattr(_lib, "jaxlib_extension_version", 495) < 495 or getattr(
 
 # What `compile_program` calls, and the arguments that it gives.
 _CALLED = {
-    "get_compile_options": (_compiler, "num_replicas num_partitions device_assignment backend"),
+    "get_compile_options": (
+        _compiler,
+        "num_replicas num_partitions device_assignment backend env_options_overrides",
+    ),
     "compile_or_get_cached": (
         _compiler,
         "backend computation devices compile_options host_callbacks executable_devices",
@@ -57,6 +60,9 @@ def runs_replicas(platform: str | None) -> bool:
     """Whether devices of a platform run a program as replicas. TPUs don't: XLA shards the updates that follow an all-reduce between
     replicas, and gathers the results by another all-reduce (weight update sharding, Xu et al. 2020), which sends more."""
     return RUNS_REPLICAS and platform != "tpu"
+
+
+_unknown: set[str] = set()  # options that this XLA was seen to lack
 
 
 @functools.cache
@@ -84,26 +90,35 @@ def compile_program(
     donated: Sequence[int],
     callbacks: Sequence[Any],
     replicas: bool,
+    wished: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Any:
     """A `jax.stages.Compiled` of what each device runs, if it runs `replicas`, else of a program on global arrays.
 
     `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `callbacks`: host
-    functions that it calls, by their positions."""
+    functions that it calls, by their positions. `options`: of XLA, by their names in XLA_FLAGS; `wished`: the same, where
+    XLA has them."""
     backend, device_list = devices[0].client, _jax.DeviceList(tuple(devices))
     counts = (len(devices), 1) if replicas else (1, len(devices))
     array = np.empty(counts, object)
     array.flat = devices
-    options = _compiler.get_compile_options(*counts, device_assignment=array, backend=backend)
-    options.executable_build_options.use_shardy_partitioner = True
-    options.parameter_is_tupled_arguments = _dispatch.should_tuple_args(len(ins), backend.platform)
+
+    def compile_with(options: Mapping[str, Any]) -> Any:
+        how = _compiler.get_compile_options(
+            *counts, device_assignment=array, backend=backend, env_options_overrides=dict(options)
+        )
+        how.executable_build_options.use_shardy_partitioner = True
+        how.parameter_is_tupled_arguments = _dispatch.should_tuple_args(len(ins), backend.platform)
+        return _compiler.compile_or_get_cached(
+            backend, module, array.ravel(), how, list(callbacks), device_list
+        )
+
     with _dispatch.log_elapsed_time(
         "Finished XLA compilation of {fun_name} in {elapsed_time:.9f} sec",
         fun_name=name,
         event=_dispatch.BACKEND_COMPILE_EVENT,
     ):
-        loaded = _compiler.compile_or_get_cached(
-            backend, module, array.ravel(), options, list(callbacks), device_list
-        )
+        loaded = _with_wishes(compile_with, wished, options)
     (in_avals, in_shardings), (out_avals, out_shardings) = _sides(ins), _sides(outs)
     in_layouts, out_layouts = _pxla._get_layouts_from_executable(
         loaded, [None] * len(ins), [None] * len(outs), 0, in_avals, out_avals
@@ -133,6 +148,21 @@ def compile_program(
     in_tree = jax.tree.structure((tuple(in_avals), {}))
     info = _stages.make_args_info(in_tree, in_avals, donated)
     return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)
+
+
+def _with_wishes(
+    compile_with: Callable[[Mapping[str, Any]], Any], wished: Mapping[str, Any], options: Mapping[str, Any]
+) -> Any:
+    """What `compile_with` returns, with `options`, and with what is wished if XLA has all of that."""
+    if _unknown.isdisjoint(wished):
+        try:
+            return compile_with({**wished, **options})
+        except jax.errors.JaxRuntimeError as error:
+            unknown = [x for x in wished if f"No such compile option: '{x}'" in str(error)]
+            if not unknown:
+                raise
+            _unknown.update(unknown)
+    return compile_with(options)
 
 
 def _sides(placed: Placed) -> tuple[list[Any], list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -86,8 +86,9 @@ class Lowered:
         """The collectives with their causes, and the ops that run replicated for want of a rule."""
         return explain(self.stages)
 
-    def compile(self) -> Compiled:
-        """Compiles with XLA. Raises MeshError for an abstract mesh."""
+    def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
+        """Compiles with XLA. `compiler_options`: as `jax.stages.Lowered.compile` takes them, by their names in XLA_FLAGS; they go
+        before those of `xla_options`. Raises MeshError for an abstract mesh."""
         part = self._partitioned
         if part.mesh.is_abstract:
             raise MeshError(
@@ -95,7 +96,7 @@ class Lowered:
                 ".stablehlo(), or use a mesh of devices; those of a topology from jax.experimental.topologies will do"
             )
         with part.precision():
-            executable = part.compile(self._out_tree, self._arguments.donated)
+            executable = part.compile(self._out_tree, self._arguments.donated, compiler_options)
         return Compiled(executable, part, self._arguments, self._quiet)
 
 

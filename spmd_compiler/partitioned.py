@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +24,7 @@ from .layout import Layout as PublicLayout
 from .mesh import Mesh
 from .passes.rules.custom import PARTITIONED, UNIT
 from .refinement import Refinement
+from .xla_options import xla_options
 
 _WIDE = frozenset({"int64", "uint64", "float64", "complex128"})
 
@@ -87,11 +88,14 @@ class Partitioned:
         )
         return mapped(*(args[i] for i in full))
 
-    def compile(self, out_tree: Any, donated: Sequence[int]) -> Any:
-        """A `jax.stages.Compiled`, which takes the flat arguments, and returns results of structure `out_tree`."""
+    def compile(
+        self, out_tree: Any, donated: Sequence[int], options: Mapping[str, Any] | None = None
+    ) -> Any:
+        """A `jax.stages.Compiled`, which takes the flat arguments, and returns results of structure `out_tree`. options: for
+        XLA."""
         devices = self._check_runnable()
         if not compat_executables.is_known():
-            return self._jitted(out_tree, donated).lower(*self.ins).compile()
+            return self._jitted(out_tree, donated).lower(*self.ins).compile(options and dict(options))
         module = _with_donations(self.module, donated)
         replicas = compat_executables.runs_replicas(self.mesh.platform)
         if not replicas and len(devices) > 1:
@@ -106,6 +110,8 @@ class Partitioned:
             donated,
             self.callbacks,
             replicas,
+            xla_options(self.module, self.mesh.platform),
+            options or {},
         )
 
     def _jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:
