@@ -153,16 +153,16 @@ def compile_program(
 def _with_wishes(
     compile_with: Callable[[Mapping[str, Any]], Any], wished: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
-    """What `compile_with` returns, with `options`, and with what is wished if XLA has all of that."""
-    if _unknown.isdisjoint(wished):
-        try:
-            return compile_with({**wished, **options})
-        except jax.errors.JaxRuntimeError as error:
-            unknown = [x for x in wished if f"No such compile option: '{x}'" in str(error)]
-            if not unknown:
-                raise
-            _unknown.update(unknown)
-    return compile_with(options)
+    """What `compile_with` returns, with `options`, and with what XLA has of those that are wished."""
+    known = {name: value for name, value in wished.items() if name not in _unknown}
+    try:
+        return compile_with({**known, **options})
+    except jax.errors.JaxRuntimeError as error:
+        unknown = [name for name in known if f"No such compile option: '{name}'" in str(error)]
+        if not unknown:
+            raise
+    _unknown.update(unknown)
+    return _with_wishes(compile_with, wished, options)
 
 
 def _sides(placed: Placed) -> tuple[list[Any], list[Any]]:

@@ -58,6 +58,11 @@ class Costs:
             hit = self._serve[key] = self.distribute(type, layout, demands)[0]
         return hit
 
+    def served(self, type: Type, layout: Layout, demands: tuple[Layout, ...]) -> tuple[float, bool]:
+        """What `serve` costs, or else a bound from below, and which of the two."""
+        known = self._serve.get((type, layout, demands))
+        return (self.at_least(type, layout, demands), False) if known is None else (known, True)
+
     def cheapest(
         self, type: Type, sources: Iterable[tuple[Layout, float]], demands: tuple[Layout, ...], weight: float
     ) -> float:

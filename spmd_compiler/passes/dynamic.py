@@ -55,8 +55,8 @@ def improve(
             chosen, ends, changes = known
             memory.ends = dict(ends)
             if changes:
-                memory.state = memory.number((*key, leap))
                 gain += accept(engine, chosen, leap)
+                engine.arrive()
     return gain
 
 

@@ -168,6 +168,15 @@ class Engine(Assignment):
         self.demands = {v: dict(users) for v, users in state.demands.items()}
         self.memory.ends, self.memory.state = dict(state.ends), state.number
 
+    def moved(self) -> None:
+        """The program has come into another state, by no pass: what its loops' ends cost is unknown there."""
+        self.memory.ends = {}
+        self.arrive()
+
+    def arrive(self) -> None:
+        """The program is in another state."""
+        self.memory.arrive(self.choices, self.opened)
+
     def total(self) -> float:
         """The cost of the program."""
         weights, cost = self.weights, 0.0

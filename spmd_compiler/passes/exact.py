@@ -108,7 +108,7 @@ class _Exact:
         for op in self.copied:
             self.remake(op)
         if self.fold:  # where layers begin and end they may differ
-            engine.memory.moved("exact")
+            engine.moved()
             improve(engine, self.block, (View.PRESENT,))
         total = engine.total()
         if self.memory is None and total > before - SLACK:

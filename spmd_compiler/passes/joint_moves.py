@@ -8,7 +8,6 @@ inside want them.
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -67,13 +66,14 @@ def _move(engine: Engine, op: Op) -> float:
     weight, gain = engine.weights.get(op, 1), 0.0
     spent = weight * engine.choices[op].cost
     for v in dict.fromkeys((*op.results, *op.operands)):
-        spent += engine.weights.get(v, 1) * _serve(engine, v, engine.layouts[v])
+        layout = engine.layouts[v]
+        paid = engine.costs.serve(v.type, layout, _wanted(engine, v, layout))
+        spent += engine.weights.get(v, 1) * paid
     for way in _other_ways(engine, op):
-        left = (spent - gain) / weight - way.cost
+        least = way.cost
         for v, layout in zip(op.results, way.results, strict=True):
-            if left > 0:
-                left -= _serve(engine, v, layout, left)
-        if left > 0:
+            least += engine.costs.at_least(v.type, layout, _wanted(engine, v, layout))
+        if weight * least < spent - gain:
             gain += take(engine, {op: way})
     return gain
 
@@ -95,9 +95,7 @@ def _other_ways(engine: Engine, op: Op) -> list[Choice]:
     return distinct([*found, *rule.turned(op, found[:WAYS], engine.mesh)])[1:]
 
 
-def _serve(engine: Engine, value: Value, layout: Layout, limit: float = inf) -> float:
-    """What it would cost, each time, to serve the users of a value from that layout; inf may stand for `limit` or more."""
+def _wanted(engine: Engine, value: Value, layout: Layout) -> tuple[Layout, ...]:
+    """What is wanted of a value, if it has that layout."""
     wanted = tuple(engine.demands.get(value, ()))
-    if value in engine.free_results:
-        wanted = (*wanted, engine.free_result(value.type, layout))
-    return engine.costs.serve(value.type, layout, wanted, limit)
+    return (*wanted, engine.free_result(value.type, layout)) if value in engine.free_results else wanted

@@ -41,7 +41,7 @@ def _moved(engine: Engine, block: Block, moves: Callable[[Engine], float]) -> bo
     if gain < NEGLIGIBLE * engine.total():
         engine.restore(before)
         return False
-    engine.memory.moved((moves is joint_moves, before.number))
+    engine.moved()
     improve(engine, block, (View.PRESENT,))
     if engine.sends_more(before):
         engine.restore(before)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from ..ir.graph import Op
 from ..ir.layout import Layout
+from ..ir.optable import CONTROL_FLOW
 from .proposal import Node
 from .rules.base import Choice
 
@@ -29,16 +32,20 @@ class Memory:
         self.kinds: dict[Any, frozenset[str] | None] = {}
         self.ends: dict[Any, list[Table]] = {}  # per loop and axis what the end of its body costs
         self.state = 0  # the number of the present state of the program
-        self.states: dict[Any, int] = {}  # the number that a state has after a pass in another state
+        self.states: dict[Any, int] = {}
+        self.choices: dict[int, Choice] = {}  # by id, those that states are told by
         self.passes: dict[Any, tuple[dict[Node, Any], dict[Any, list[Table]], bool]] = {}
 
-    def number(self, origin: Any) -> int:
-        """The number of the state that comes about so."""
-        return self.states.setdefault(origin, len(self.states) + 1)
-
-    def moved(self, origin: Any) -> None:
-        """The program has come into another state by no pass, but so: what its loops' ends cost is unknown there."""
-        self.ends, self.state = {}, self.number(origin)
+    def arrive(self, choices: Mapping[Op, Choice], *more: Any) -> None:
+        """The program is in a state: that of these choices, of the present `ends`, and of `more`. Equal ones have one number,
+        whichever way led there."""
+        carried = [choice.results for op, choice in choices.items() if op.name in CONTROL_FLOW]
+        if carried:  # these choices are made anew with each of their layouts
+            choices = {op: choice for op, choice in choices.items() if op.name not in CONTROL_FLOW}
+        ids = tuple(map(id, choices.values()))
+        self.choices.update(zip(ids, choices.values(), strict=True))
+        ends = tuple([(key, *map(id, tables)) for key, tables in self.ends.items()])
+        self.state = self.states.setdefault((ids, tuple(carried), ends, more), len(self.states) + 1)
 
     def only(self, layout: Layout) -> Table:
         """The table of a value that has one layout."""

@@ -8,7 +8,7 @@ from math import inf
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+from scipy.sparse.csgraph import maximum_flow
 
 SOURCE, SINK = 0, 1
 MOST = 2**30 - 1  # a flow's: SciPy counts in 32 bits, and residuals are the sum of two
@@ -84,7 +84,19 @@ class MinCut:
         scale = min(1.0, (MOST - len(edges)) / max(1.0, capacities[capacities < inf].sum()))
         capacities = np.minimum(np.round(scale * capacities), MOST).astype(np.int32)
         graph = csr_array((capacities, (starts, ends)), shape=(2 + len(place),) * 2)
-        left = graph - maximum_flow(graph, SOURCE, SINK).flow
-        left.eliminate_zeros()
-        ones = set(breadth_first_order(left.T, SINK, return_predecessors=False).tolist())
+        flow = maximum_flow(graph, SOURCE, SINK).flow.tocoo()
+        used = dict(zip(zip(flow.row.tolist(), flow.col.tolist(), strict=True), flow.data.tolist(), strict=True))
+        before: dict[int, list[int]] = {}  # per end of an edge that has something left, its starts
+        for n, m, capacity in zip(starts, ends, capacities.tolist(), strict=True):
+            sent = used.get((n, m), 0)
+            if sent < capacity:
+                before.setdefault(m, []).append(n)
+            if sent > 0:
+                before.setdefault(n, []).append(m)
+        ones, todo = {SINK}, [SINK]
+        while todo:
+            for n in before.get(todo.pop(), ()):
+                if n not in ones:
+                    ones.add(n)
+                    todo.append(n)
         return {n: at in ones for n, at in place.items()}

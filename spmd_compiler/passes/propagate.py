@@ -152,7 +152,7 @@ class Propagate:
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
         replace(self, plans=max(1, ROLLED // len(engine.choices))).search(found, short.module)
         adopt(engine, found, short.stand_ins)
-        engine.memory.moved(("rolled", before.number))
+        engine.moved()
         if len(engine.choices) <= ROOM:
             local_search(engine, body)
         if len(body.ops) < WHOLE:
@@ -188,7 +188,7 @@ class Propagate:
         if other is not None:
             before = engine.state()
             engine.restore(other)
-            engine.memory.moved(("alone", other.number))
+            engine.moved()
             local_search(engine, body)
             self.keep_better(engine, body, before)
 
@@ -215,7 +215,12 @@ class Propagate:
     def improve(self, engine: Engine, body: Block, others: Sequence[State] = ()) -> State | None:
         """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a
         mixture, returns what is best alone."""
-        start, found = engine.state(), list[tuple[float, State]]()
+        start, found = engine.state(), dict[int, tuple[float, State]]()
+
+        def keep(total: float) -> None:
+            state = engine.state()
+            found[state.number] = round(total, 3), state
+
         plans = PLANS[: self.plans or max(1, ROOM // max(1, len(engine.choices)))]
         for plan in plans:
             engine.restore(start)
@@ -231,13 +236,13 @@ class Propagate:
             if self.is_best(engine, total):
                 return None
             if len(plans) > 1 or others:
-                found.append((round(total, 3), engine.state()))
-        for k, other in enumerate(others):
+                keep(total)
+        for other in others:
             engine.restore(other)
-            engine.memory.moved(("fused axes", k))
+            engine.moved()
             self.polish(engine, body)
-            found.append((round(engine.total(), 3), engine.state()))
-        return self.mixture(engine, body, sorted(found, key=lambda x: x[0])) if found else None
+            keep(engine.total())
+        return self.mixture(engine, body, sorted(found.values(), key=lambda x: x[0])) if found else None
 
     def mixture(self, engine: Engine, body: Block, found: list[tuple[float, State]]) -> State | None:
         """Puts together what is best in assignments with their costs, the cheapest first. It begins from the cheapest one, and from
@@ -260,10 +265,9 @@ class Propagate:
 
     def mix(self, engine: Engine, body: Block, others: list[State]) -> bool:
         """Takes over what is better in other assignments; whether anything is."""
-        before = engine.memory.state
         if not sum([take_from(engine, other, engine.limit) for other in others]):
             return False
-        engine.memory.moved(("mixed", before, *(other.number for other in others)))
+        engine.moved()
         self.polish(engine, body)
         return True
 
@@ -280,18 +284,16 @@ class Propagate:
         if engine.fusion:
             return
         if seen := on_idle_axes(module):
-            self.compare(engine, module, self.forwarded(module, None, engine.book, seen)[0], "idle axes")
+            self.compare(engine, module, self.forwarded(module, None, engine.book, seen)[0])
         if any(x.has_pieces for x in engine.layouts.values()):
-            self.compare(
-                engine, module, self.forwarded(module, None, engine.book, whole=True)[0], "whole axes"
-            )
+            self.compare(engine, module, self.forwarded(module, None, engine.book, whole=True)[0])
 
-    def compare(self, engine: Engine, module: Module, other: Engine, name: str) -> None:
+    def compare(self, engine: Engine, module: Module, other: Engine) -> None:
         """Goes on with what is found from another start, where that is better."""
         self.improve(other, module.main.body)
         before = engine.state()
         engine.restore(other.state())
-        engine.memory.moved(name)
+        engine.moved()
         self.polish(engine, module.main.body)
         self.keep_better(engine, module.main.body, before)
 
@@ -304,7 +306,7 @@ class Propagate:
             return
         before = engine.state()
         engine.opened = frozenset(idle)
-        engine.memory.moved(("opened", before.number))
+        engine.moved()
         improve(engine, module.main.body, (PRESENT,))
         engine.opened = frozenset()
         local_search(engine, module.main.body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def take(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     before = _price(engine, values, chosen)
     for node, new in chosen.items():
         engine.change(node, new)
-    gain = before - _price(engine, values, chosen)
+    gain = before - _price(engine, values, chosen, math.inf if leap else before)
     if gain > 1e-6 or leap:
         return gain
     for node, new in old.items():
@@ -78,11 +79,22 @@ def _touched(engine: Engine, node: Node, chosen: Chosen) -> Iterator[Value]:
             yield v
 
 
-def _price(engine: Engine, values: Iterable[Value], nodes: Iterable[Node]) -> float:
-    weights, cost = engine.weights, 0.0
+def _price(
+    engine: Engine, values: Iterable[Value], nodes: Iterable[Node], limit: float = math.inf
+) -> float:
+    """What nodes, and the relayouts of values, cost. If that is `limit` or more, it may be less instead, but not below `limit`."""
+    weights, costs, cost = engine.weights, engine.costs, 0.0
     for node in nodes:
         if not isinstance(node, tuple):
             cost += weights.get(node, 1) * engine.choices[node].cost
+    unknown: list[tuple[float, float, Value]] = []
     for v in values:
-        cost += weights.get(v, 1) * engine.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
+        served, exact = costs.served(v.type, engine.layouts[v], engine.wanted(v))
+        cost += weights.get(v, 1) * served
+        if not exact:
+            unknown.append((weights.get(v, 1), served, v))
+    for weight, least, v in unknown:
+        if cost >= limit:
+            break
+        cost += weight * (costs.serve(v.type, engine.layouts[v], engine.wanted(v)) - least)
     return cost

@@ -40,6 +40,7 @@ class Rule:
 
     __slots__ = (
         "_choices",
+        "_variants",
         "_ways",
         "by_operand",
         "by_result",
@@ -87,6 +88,8 @@ class Rule:
                     self.by_result.setdefault((j, p), []).append(s)
         self._choices: dict[Any, Choice] = {}
         self._ways: dict[Any, Choice | None] = {}
+        # by the id of a choice, which is kept for it
+        self._variants: dict[tuple[int, str, frozenset[str]], tuple[Choice, tuple[Choice, ...]]] = {}
 
     # ------------------------------------------------------------------------------------------ choosing
     def choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
@@ -210,6 +213,16 @@ class Rule:
     ) -> tuple[Choice, ...]:
         """The ways to run the op that differ from `choice` on one axis at most; `choice` comes first. Of the ways to pass
         partials on there are those of `kinds`. Pieces of axes stay as they are."""
+        key = (id(choice), axis, kinds)
+        known = self._variants.get(key)
+        if known is None:
+            known = self._variants[key] = choice, self.find_variants(op, choice, axis, kinds, mesh)
+        return known[1]
+
+    def find_variants(
+        self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
+    ) -> tuple[Choice, ...]:
+        """`variants`, which asks once for each choice."""
         order, picks = list(choice.order), list(choice.picks)
         if any(":" in a for a in order) or any(x.has_pieces for x in (*choice.demands, *choice.results)):
             return (choice,)

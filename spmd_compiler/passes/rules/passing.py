@@ -58,7 +58,7 @@ class PassingRule(Rule):
             return None
         return Choice((outer,), (inner,)) if self.enters else Choice((inner,), (outer,))
 
-    def variants(
+    def find_variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
     ) -> tuple[Choice, ...]:
         (inner,) = choice.results if self.enters else choice.demands
@@ -139,10 +139,10 @@ class BorderRule(PassingRule):
             and type.shape[d] % mesh.axes_size(self.outside.dims[d] + inner.dims[d]) == 0
         )
 
-    def variants(
+    def find_variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
     ) -> tuple[Choice, ...]:
-        return (choice,) if axis in self.manual else super().variants(op, choice, axis, kinds, mesh)
+        return (choice,) if axis in self.manual else super().find_variants(op, choice, axis, kinds, mesh)
 
 
 def _worth_a_try(layout: Layout, d: int, type: Type, mesh: Mesh) -> bool:

@@ -191,7 +191,7 @@ class ReshapeRule(Rule):
         assert best is not None
         return best
 
-    def variants(
+    def find_variants(
         self, op: Op, choice: Choice, axis: str, kinds: frozenset[str], mesh: Mesh
     ) -> tuple[Choice, ...]:
         (demand,) = choice.demands
