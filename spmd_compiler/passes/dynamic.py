@@ -30,6 +30,7 @@ from .rules.base import Choice
 if TYPE_CHECKING:
     from .engine import Engine
 
+Reached = dict[Layout, float]
 Others = int | tuple[Layout, ...]  # how many users share a value's cost, or what its other users want
 
 
@@ -254,27 +255,37 @@ class _Pass:
         key = (id(row.options), row.ids, row.others, row.weight)
         known = self.memory.spent.get(key)
         if known is None:
-            known = self.memory.spent[key] = [self.spent_on(row, option) for option in row.options]
+            rows = zip(row.op.operands, row.tables, row.others, strict=True)
+            reached = [(v.type, t, x, self.reached(v.type, t, x, row.weight)) for v, t, x in rows]
+            known = self.memory.spent[key] = [self.spent_on(option, row.weight, reached) for option in row.options]
         return known
 
-    def spent_on(self, row: _Row, option: Choice) -> float:
-        rows = zip(row.op.operands, row.tables, row.others, option.demands, strict=True)
-        return option.cost * row.weight + sum(
-            [self.reach(v.type, table, others, x, row.weight) for v, table, others, x in rows]
-        )
+    def spent_on(self, option: Choice, weight: int, reached: list[tuple[Type, Table, Others, Reached]]) -> float:
+        total = 0.0
+        for (type, table, others, known), layout in zip(reached, option.demands, strict=True):
+            cost = known.get(layout)
+            if cost is None:
+                cost = known[layout] = self._reach(type, table, others, layout, weight)
+            total += cost
+        return option.cost * weight + total
+
+    def reached(self, type: Type, table: Table, others: Others, weight: int) -> Reached:
+        """The cheapest ways to have a value in layouts too, as far as they are known."""
+        return self.memory.reach.setdefault((type, id(table), others, weight), {})
 
     def reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         """The cheapest way to have a value in `layout` too."""
-        key = (type, id(table), others, layout, weight)
-        hit = self.memory.reach.get(key)
-        if hit is None:
-            hit = self.memory.reach[key] = self._reach(type, table, others, layout, weight)
-        return hit
+        known = self.reached(type, table, others, weight)
+        cost = known.get(layout)
+        if cost is None:
+            cost = known[layout] = self._reach(type, table, others, layout, weight)
+        return cost
 
     def _reach(self, type: Type, table: Table, others: Others, layout: Layout, weight: int) -> float:
         cheapest = self.costs.cheapest
         if isinstance(others, int):
-            return cheapest(type, [(p, c / others) for p, c in table], (layout,), weight)
+            costs = table if others == 1 else [(p, c / others) for p, c in table]
+            return cheapest(type, costs, (layout,), weight)
         if layout in others:
             return 0.0
         key = (type, id(table), others, weight)

@@ -24,7 +24,7 @@ class Memory:
         self.forward: dict[Any, tuple[Table, ...]] = {}
         self.spent: dict[Any, list[float]] = {}
         self.decisions: dict[Any, Choice] = {}
-        self.reach: dict[Any, float] = {}
+        self.reach: dict[Any, dict[Layout, float]] = {}
         self.without: dict[Any, float] = {}  # as in `reach`, for the other users alone
         self.placements: dict[Any, list[Layout]] = {}
         self.tables: dict[Table, Table] = {}
