@@ -88,9 +88,7 @@ class Partitioned:
         )
         return mapped(*(args[i] for i in full))
 
-    def compile(
-        self, out_tree: Any, donated: Sequence[int], options: Mapping[str, Any] | None = None
-    ) -> Any:
+    def compile(self, out_tree: Any, donated: Sequence[int], options: Mapping[str, Any] | None = None) -> Any:
         """A `jax.stages.Compiled`, which takes the flat arguments, and returns results of structure `out_tree`. options: for
         XLA."""
         devices = self._check_runnable()

@@ -14,18 +14,28 @@ import os
 from typing import Any
 
 from .ir.graph import Module, Op
-from .ir.optable import CONTROL_FLOW, sends
+from .ir.optable import CONTROL_FLOW, ELEMENTWISE, sends
 from .passes.estimate import FREE, flops, walk
 
 NEWER = "xla_cpu_use_fusion_emitters"
 LEVEL = "xla_backend_optimization_level"
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
-SLOW = frozenset(
-    """atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh
-    chlo.acos chlo.acosh chlo.asin chlo.asinh chlo.atan chlo.atanh chlo.bessel_i1e chlo.cosh chlo.digamma chlo.erf
-    chlo.erf_inv chlo.erfc chlo.lgamma chlo.polygamma chlo.sinh chlo.tan chlo.zeta""".split()
-)
+SLOW = {
+    *(
+        "atan2",
+        "cbrt",
+        "cosine",
+        "divide",
+        "exponential",
+        "exponential_minus_one",
+        "log",
+        "log_plus_one",
+        "logistic",
+    ),
+    *("power", "rsqrt", "sine", "sqrt", "tan", "tanh"),
+    *(name for name in ELEMENTWISE if name.startswith("chlo.")),
+}
 LIGHT = 100  # operations of products for each value of a slow op, below which these weigh
 CARRIED = 4  # times more in loops, where more is written in place
 VALUES = 1 << 18  # of slow ops in a call, that weigh nothing

@@ -257,10 +257,14 @@ class _Pass:
         if known is None:
             rows = zip(row.op.operands, row.tables, row.others, strict=True)
             reached = [(v.type, t, x, self.reached(v.type, t, x, row.weight)) for v, t, x in rows]
-            known = self.memory.spent[key] = [self.spent_on(option, row.weight, reached) for option in row.options]
+            known = self.memory.spent[key] = [
+                self.spent_on(option, row.weight, reached) for option in row.options
+            ]
         return known
 
-    def spent_on(self, option: Choice, weight: int, reached: list[tuple[Type, Table, Others, Reached]]) -> float:
+    def spent_on(
+        self, option: Choice, weight: int, reached: list[tuple[Type, Table, Others, Reached]]
+    ) -> float:
         total = 0.0
         for (type, table, others, known), layout in zip(reached, option.demands, strict=True):
             cost = known.get(layout)

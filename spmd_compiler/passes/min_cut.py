@@ -85,7 +85,9 @@ class MinCut:
         capacities = np.minimum(np.round(scale * capacities), MOST).astype(np.int32)
         graph = csr_array((capacities, (starts, ends)), shape=(2 + len(place),) * 2)
         flow = maximum_flow(graph, SOURCE, SINK).flow.tocoo()
-        used = dict(zip(zip(flow.row.tolist(), flow.col.tolist(), strict=True), flow.data.tolist(), strict=True))
+        used = dict(
+            zip(zip(flow.row.tolist(), flow.col.tolist(), strict=True), flow.data.tolist(), strict=True)
+        )
         before: dict[int, list[int]] = {}  # per end of an edge that has something left, its starts
         for n, m, capacity in zip(starts, ends, capacities.tolist(), strict=True):
             sent = used.get((n, m), 0)

@@ -79,9 +79,7 @@ def _touched(engine: Engine, node: Node, chosen: Chosen) -> Iterator[Value]:
             yield v
 
 
-def _price(
-    engine: Engine, values: Iterable[Value], nodes: Iterable[Node], limit: float = math.inf
-) -> float:
+def _price(engine: Engine, values: Iterable[Value], nodes: Iterable[Node], limit: float = math.inf) -> float:
     """What nodes, and the relayouts of values, cost. If that is `limit` or more, it may be less instead, but not below `limit`."""
     weights, costs, cost = engine.weights, engine.costs, 0.0
     for node in nodes:

@@ -1,0 +1,117 @@
+"""What XLA is told beside the program, and that programs compute the same whatever it is told."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+from spmd_compiler import compat_executables, xla_options
+from spmd_compiler.xla_options import LEVEL, NEWER
+
+MESH = spmd.create_mesh({"a": 8})
+X = np.linspace(-2, 2, 64 * 64, dtype=np.float32).reshape(64, 64)
+ROWS = P("a")
+
+
+def lowered(fun, *args, specs=ROWS, out=None, mesh=MESH):
+    return spmd.spmd_jit(fun, mesh=mesh, in_layouts=specs, out_layouts=out).lower(*args)
+
+
+def told(program, platform="cpu"):
+    return xla_options.xla_options(program.stages["optimize"], platform)
+
+
+def mlp(x, w):
+    return jnp.maximum(x @ w, 0) @ w.T
+
+
+def layers(x, w, depth=12):
+    for _ in range(depth):
+        x = x + jnp.maximum(x @ w, 0)
+    return x
+
+
+def test_products_suit_the_older_emitter():
+    options = told(lowered(mlp, X, X, specs=(P("a"), P())))
+    assert options[NEWER] is False
+    assert options[LEVEL] == 2
+    assert options["xla_cpu_parallel_codegen_split_count"] >= 2
+
+
+def test_equal_kernels_are_compiled_once_by_the_newer_one():
+    assert NEWER not in told(lowered(layers, X, X, specs=(P("a"), P())))
+    loop = lowered(
+        lambda x, w: jax.lax.fori_loop(0, 12, lambda _, h: h + h @ w, x), X, X, specs=(P("a"), P())
+    )
+    assert NEWER in told(loop)
+
+
+def test_slices_of_an_all_to_all_are_equal_kernels():
+    moved = lowered(lambda x: x * 2, X, specs=P("a"), out=P(None, "a"))
+    assert [c.kind for c in moved.collectives()] == ["all_to_all"]
+    assert NEWER not in told(moved)
+    pair = spmd.create_mesh({"a": 2}, devices=jax.devices()[:2])
+    assert NEWER in told(lowered(lambda x: x * 2, X, specs=P("a"), out=P(None, "a"), mesh=pair))
+
+
+def test_slow_ops_weigh_against_products():
+    many = jax.ShapeDtypeStruct((8, 1 << 19), np.float32)
+    assert NEWER not in told(lowered(jnp.tanh, many))
+    few = jax.ShapeDtypeStruct((8, 1 << 10), np.float32)
+    assert NEWER in told(lowered(jnp.tanh, few))
+    wide = jax.ShapeDtypeStruct((1 << 13, 512), np.float32)
+    weights = jax.ShapeDtypeStruct((512, 512), np.float32)
+    assert NEWER in told(lowered(lambda x, w: jnp.tanh(x @ w), wide, weights, specs=(P("a"), P())))
+
+
+def test_only_cpus_are_told():
+    program = lowered(mlp, X, X, specs=(P("a"), P()))
+    assert all(told(program, platform) == {} for platform in ("tpu", "cuda", None))
+
+
+def test_flags_of_the_user_stay(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--{NEWER}=true --{LEVEL}=3")
+    assert told(lowered(mlp, X, X, specs=(P("a"), P()))).keys() == {"xla_cpu_parallel_codegen_split_count"}
+
+
+@pytest.mark.parametrize("options", [None, {LEVEL: 0}, {LEVEL: 3}], ids=str)
+def test_results_are_the_same(options):
+    compiled = lowered(mlp, X, X, specs=(P("a"), P())).compile(options)
+    np.testing.assert_allclose(compiled(X, X), np.maximum(X @ X, 0) @ X.T, rtol=1e-4, atol=1e-3)
+
+
+def test_options_of_the_user_come_first(monkeypatch):
+    seen = []
+    compile_with = compat_executables._compiler.get_compile_options
+
+    def watch(*args, env_options_overrides=None, **more):
+        seen.append(env_options_overrides)
+        return compile_with(*args, env_options_overrides=env_options_overrides, **more)
+
+    assert compat_executables.is_known()
+    monkeypatch.setattr(compat_executables._compiler, "get_compile_options", watch)
+    lowered(mlp, X, X, specs=(P("a"), P())).compile({LEVEL: 1})
+    assert seen[-1][LEVEL] == 1
+
+
+def test_unknown_options_of_the_user_are_errors():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_thing"):
+        lowered(mlp, X, X, specs=(P("a"), P())).compile({"xla_no_such_thing": 1})
+
+
+def test_what_xla_lacks_it_does_without(monkeypatch):
+    monkeypatch.setattr(compat_executables, "_unknown", set())
+    wishes = {"xla_no_such_wish": True, LEVEL: 2}
+    monkeypatch.setattr("spmd_compiler.partitioned.xla_options", lambda *_: wishes)
+    compiled = lowered(mlp, X, X, specs=(P("a"), P())).compile()
+    assert compat_executables._unknown == {"xla_no_such_wish"}
+    np.testing.assert_allclose(compiled(X, X), np.maximum(X @ X, 0) @ X.T, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["direct", "jit"])
+def test_both_ways_take_options(known, monkeypatch):
+    monkeypatch.setattr(compat_executables, "is_known", lambda: known)
+    compiled = lowered(mlp, X, X, specs=(P("a"), P())).compile({LEVEL: 1})
+    np.testing.assert_allclose(compiled(X, X), np.maximum(X @ X, 0) @ X.T, rtol=1e-4, atol=1e-3)
