@@ -153,16 +153,16 @@ def compile_program(
 def _with_wishes(
     compile_with: Callable[[Mapping[str, Any]], Any], wished: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Any:
-    """What `compile_with` returns, with `options`, and with what XLA has of those that are wished."""
+    """What `compile_with` returns, with `options` and those that are wished, if XLA has them, and all ops of the program so."""
     known = {name: value for name, value in wished.items() if name not in _unknown}
     try:
         return compile_with({**known, **options})
     except jax.errors.JaxRuntimeError as error:
-        unknown = [name for name in known if f"No such compile option: '{name}'" in str(error)]
-        if not unknown:
+        if not known:
             raise
+        unknown = [name for name in known if f"No such compile option: '{name}'" in str(error)]
     _unknown.update(unknown)
-    return _with_wishes(compile_with, wished, options)
+    return _with_wishes(compile_with, wished if unknown else {}, options)
 
 
 def _sides(placed: Placed) -> tuple[list[Any], list[Any]]:

@@ -115,3 +115,12 @@ def test_both_ways_take_options(known, monkeypatch):
     monkeypatch.setattr(compat_executables, "is_known", lambda: known)
     compiled = lowered(mlp, X, X, specs=(P("a"), P())).compile({LEVEL: 1})
     np.testing.assert_allclose(compiled(X, X), np.maximum(X @ X, 0) @ X.T, rtol=1e-4, atol=1e-3)
+
+
+def test_ops_that_an_emitter_lacks():
+    """XLA's older one has no clamp of complex numbers."""
+    x = (X + 1j * X[::-1]).astype(np.complex64)
+    clamped = lowered(lambda x: jax.lax.clamp(np.complex64(-1), x, np.complex64(1)), x)
+    assert NEWER in told(clamped)
+    want = jax.jit(lambda x: jax.lax.clamp(np.complex64(-1), x, np.complex64(1)))(x)
+    np.testing.assert_array_equal(clamped.compile()(x), want)
