@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 import spmd_compiler as spmd
 from benchmarks import hlo, zoo
 from benchmarks.workers import Row, keep_hlo, outcome, start_row
+from spmd_compiler.xla_options import OPTIONS
 
 Axes = list[tuple[str, int]]
 _COUNTED = ("count", "executed", "bytes", "rs_bytes", "by_kind", "dot_flops", "memory", "unknown_trips")
@@ -52,9 +53,16 @@ def partitioned(built: zoo.Built, mesh: Mesh) -> Any:
 
 
 def compile_part(
-    row: dict[str, Any], axes: Axes, built: zoo.Built, mesh: Mesh, args: tuple, part: str
+    row: dict[str, Any],
+    axes: Axes,
+    built: zoo.Built,
+    mesh: Mesh,
+    args: tuple,
+    part: str,
+    by_defaults: bool = False,
 ) -> Any:
-    """Compiles with "spmd" (this compiler), "shardy" or "gspmd"; `row` gets what was counted in the optimized HLO."""
+    """Compiles with "spmd" (this compiler), "shardy" or "gspmd"; `row` gets what was counted in the optimized HLO. by_defaults:
+    and how long XLA takes with the options that the rivals are compiled with."""
     jax.config.update("jax_use_shardy_partitioner", part != "gspmd")
     if part == "spmd":
         program = partitioned(built, mesh)
@@ -70,6 +78,11 @@ def compile_part(
     row["rematerializations"] = sum("nvoluntary" in line for line in messages)
     if part == "spmd":
         row["emitted"] = _emitted(lowered)
+        if by_defaults:
+            with _xla_defaults():
+                start = time.perf_counter()
+                lowered.compile()
+                row["default_compile_s"] = time.perf_counter() - start
     counted = hlo.report(compiled, mesh=axes)
     row.update({key: counted[key] for key in _COUNTED})
     return compiled
@@ -131,6 +144,20 @@ def difference(outputs: Any, reference: list[np.ndarray]) -> float:
             error = float(np.max(np.abs(got - want)) / (np.max(np.abs(want)) + 1e-30))
         worst = max(worst, float("inf") if np.isnan(error) else error)
     return worst
+
+
+@contextlib.contextmanager
+def _xla_defaults() -> Iterator[None]:
+    """The options that this compiler would choose stay as they are: XLA_FLAGS names them, which XLA itself has read before."""
+    given = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = " ".join((given or "", *OPTIONS))
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ["XLA_FLAGS"]
+        else:
+            os.environ["XLA_FLAGS"] = given
 
 
 @contextlib.contextmanager

@@ -18,7 +18,9 @@ from .ir.optable import CONTROL_FLOW, ELEMENTWISE, sends
 from .passes.estimate import FREE, flops, walk
 
 NEWER = "xla_cpu_use_fusion_emitters"
+MODULES = "xla_cpu_parallel_codegen_split_count"
 LEVEL = "xla_backend_optimization_level"
+OPTIONS = (NEWER, MODULES, LEVEL)
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
 SLOW = {
@@ -49,7 +51,7 @@ def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
     options: dict[str, Any] = {LEVEL: 2}
     if _suits_older_emitter(module):
         options[NEWER] = False
-        options["xla_cpu_parallel_codegen_split_count"] = max(2, min(8, os.cpu_count() or 1))
+        options[MODULES] = max(2, min(8, os.cpu_count() or 1))
     given = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in options.items() if name not in given}
 

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler import compat_executables, xla_options
-from spmd_compiler.xla_options import LEVEL, NEWER
+from spmd_compiler.xla_options import LEVEL, MODULES, NEWER
 
 MESH = spmd.create_mesh({"a": 8})
 X = np.linspace(-2, 2, 64 * 64, dtype=np.float32).reshape(64, 64)
@@ -37,7 +37,7 @@ def test_products_suit_the_older_emitter():
     options = told(lowered(mlp, X, X, specs=(P("a"), P())))
     assert options[NEWER] is False
     assert options[LEVEL] == 2
-    assert options["xla_cpu_parallel_codegen_split_count"] >= 2
+    assert options[MODULES] >= 2
 
 
 def test_equal_kernels_are_compiled_once_by_the_newer_one():
@@ -73,7 +73,7 @@ def test_only_cpus_are_told():
 
 def test_flags_of_the_user_stay(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", f"--{NEWER}=true --{LEVEL}=3")
-    assert told(lowered(mlp, X, X, specs=(P("a"), P()))).keys() == {"xla_cpu_parallel_codegen_split_count"}
+    assert told(lowered(mlp, X, X, specs=(P("a"), P()))).keys() == {MODULES}
 
 
 @pytest.mark.parametrize("options", [None, {LEVEL: 0}, {LEVEL: 3}], ids=str)
