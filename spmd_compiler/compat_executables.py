@@ -26,6 +26,7 @@ from jaxlib.mlir import ir
 
 Miss = Callable[..., tuple[Any, Any, bool]]
 Placed = Sequence[tuple[Any, Any]]  # structs with their shardings
+Options = Mapping[str, Any]
 
 # XLA looks for nothing to partition in a program of replicas. Arrays of newer JAX can't be what that returns: they have the
 # executable's shape, which would be that of one shard.
@@ -90,20 +91,20 @@ def compile_program(
     donated: Sequence[int],
     callbacks: Sequence[Any],
     replicas: bool,
-    wished: Mapping[str, Any],
-    options: Mapping[str, Any],
+    wished: Options,
+    options: Options,
 ) -> Any:
     """A `jax.stages.Compiled` of what each device runs, if it runs `replicas`, else of a program on global arrays.
 
     `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `callbacks`: host
-    functions that it calls, by their positions. `options`: of XLA, by their names in XLA_FLAGS; `wished`: the same, where
-    XLA has them."""
+    functions that it calls, by their positions. `options`: of XLA, by their names in XLA_FLAGS; `wished`: the same,
+    where XLA has them."""
     backend, device_list = devices[0].client, _jax.DeviceList(tuple(devices))
     counts = (len(devices), 1) if replicas else (1, len(devices))
     array = np.empty(counts, object)
     array.flat = devices
 
-    def compile_with(options: Mapping[str, Any]) -> Any:
+    def compile_with(options: Options) -> Any:
         how = _compiler.get_compile_options(
             *counts, device_assignment=array, backend=backend, env_options_overrides=dict(options)
         )
@@ -150,19 +151,16 @@ def compile_program(
     return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)
 
 
-def _with_wishes(
-    compile_with: Callable[[Mapping[str, Any]], Any], wished: Mapping[str, Any], options: Mapping[str, Any]
-) -> Any:
-    """What `compile_with` returns, with `options` and those that are wished, if XLA has them, and all ops of the program so."""
-    known = {name: value for name, value in wished.items() if name not in _unknown}
-    try:
-        return compile_with({**known, **options})
-    except jax.errors.JaxRuntimeError as error:
-        if not known:
-            raise
-        unknown = [name for name in known if f"No such compile option: '{name}'" in str(error)]
-    _unknown.update(unknown)
-    return _with_wishes(compile_with, wished if unknown else {}, options)
+def _with_wishes(compile_with: Callable[[Options], Any], wished: Options, options: Options) -> Any:
+    """What `compile_with` returns, with `options`, and with what is wished, if XLA has all of that and can compile the program so."""
+    if _unknown.isdisjoint(wished):
+        try:
+            return compile_with({**wished, **options})
+        except jax.errors.JaxRuntimeError as error:
+            if not wished:
+                raise
+            _unknown.update(x for x in wished if f"No such compile option: '{x}'" in str(error))
+    return compile_with(options)
 
 
 def _sides(placed: Placed) -> tuple[list[Any], list[Any]]:

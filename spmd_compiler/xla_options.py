@@ -4,8 +4,9 @@ XLA for CPUs has two emitters. The newer one compiles each kernel by itself, thr
 compiled once, and one that writes over its operand is vectorized. The older one makes a few LLVM modules of all kernels, mostly
 in half to four fifths of the time. Which suits a program is told from its ops: the newer one where many are equal, as the
 slices of an all-to-all are, and where exp, divide and their like weigh against the matrix products, since the older one may
-compute these one by one. XLA of JAX 0.12 has no older one any more, and says so. Of LLVM's levels the second is enough: programs
-are as fast as with the third, and compiled in nine tenths of the time.
+compute these one by one. Of LLVM's levels the second is enough: programs are as fast as with the third, and compiled in nine tenths of
+the time. XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
+otherwise than `jax.jit` does.
 """
 
 from __future__ import annotations
@@ -44,16 +45,13 @@ VALUES = 1 << 18  # of slow ops in a call, that weigh nothing
 
 
 def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
-    """Options for XLA on a platform, by their names in XLA_FLAGS; what an XLA lacks of them it can do without. What XLA_FLAGS
-    says of them is left as it is. `module`: what each device runs."""
-    if platform != "cpu":
+    """Options for XLA on a platform, by their names in XLA_FLAGS; one that lacks any of them does without all. So does one that is
+    told of any by XLA_FLAGS. `module`: what each device runs."""
+    if platform != "cpu" or any(name in os.environ.get("XLA_FLAGS", "") for name in OPTIONS):
         return {}
-    options: dict[str, Any] = {LEVEL: 2}
-    if _suits_older_emitter(module):
-        options[NEWER] = False
-        options[MODULES] = max(2, min(8, os.cpu_count() or 1))
-    given = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in options.items() if name not in given}
+    if not _suits_older_emitter(module):
+        return {NEWER: True, LEVEL: 2}
+    return {NEWER: False, LEVEL: 2, MODULES: max(2, min(8, os.cpu_count() or 1))}
 
 
 def _suits_older_emitter(module: Module) -> bool:
