@@ -15,7 +15,7 @@ import os
 from typing import Any
 
 from .ir.graph import Module, Op
-from .ir.optable import CONTROL_FLOW, ELEMENTWISE, sends
+from .ir.optable import ELEMENTWISE, sends
 from .passes.estimate import FREE, flops, walk
 
 NEWER = "xla_cpu_use_fusion_emitters"
@@ -24,21 +24,8 @@ LEVEL = "xla_backend_optimization_level"
 OPTIONS = (NEWER, MODULES, LEVEL)
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
-SLOW = {
-    *(
-        "atan2",
-        "cbrt",
-        "cosine",
-        "divide",
-        "exponential",
-        "exponential_minus_one",
-        "log",
-        "log_plus_one",
-        "logistic",
-    ),
-    *("power", "rsqrt", "sine", "sqrt", "tan", "tanh"),
-    *(name for name in ELEMENTWISE if name.startswith("chlo.")),
-}
+_SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
+SLOW = {name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo.")}
 LIGHT = 100  # operations of products for each value of a slow op, below which these weigh
 CARRIED = 4  # times more in loops, where more is written in place
 VALUES = 1 << 18  # of slow ops in a call, that weigh nothing
@@ -59,7 +46,7 @@ def _suits_older_emitter(module: Module) -> bool:
     for op, trips in walk(module.main.body):
         if op.name == "all_to_all":
             cut += _slices(op, module)
-        elif op.name not in FREE and op.name not in CONTROL_FLOW:
+        elif op.name not in FREE:
             count += 1
             kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
         if op.name in ("dot_general", "convolution"):

@@ -135,10 +135,11 @@ class Engine(Assignment):
                 for value in inner.results:
                     self.layouts[value] = Layout.replicated(value.type.rank)
 
-    def wanted(self, value: Value) -> tuple[Layout, ...]:
+    def wanted(self, value: Value, layout: Layout | None = None) -> tuple[Layout, ...]:
+        """What is wanted of a value; a free result leaves as it lies, or would in `layout`."""
         wanted = super().wanted(value)
         if value in self.free_results:
-            wanted = (*wanted, self.free_result(value.type, self.layouts[value]))
+            wanted = (*wanted, self.free_result(value.type, layout or self.layouts[value]))
         return wanted
 
     def free_result(self, type: Type, layout: Layout) -> Layout:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
-from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
 from .dear import dear_values
@@ -66,13 +65,11 @@ def _move(engine: Engine, op: Op) -> float:
     weight, gain = engine.weights.get(op, 1), 0.0
     spent = weight * engine.choices[op].cost
     for v in dict.fromkeys((*op.results, *op.operands)):
-        layout = engine.layouts[v]
-        paid = engine.costs.serve(v.type, layout, _wanted(engine, v, layout))
-        spent += engine.weights.get(v, 1) * paid
+        spent += engine.weights.get(v, 1) * engine.costs.serve(v.type, engine.layouts[v], engine.wanted(v))
     for way in _other_ways(engine, op):
         least = way.cost
         for v, layout in zip(op.results, way.results, strict=True):
-            least += engine.costs.at_least(v.type, layout, _wanted(engine, v, layout))
+            least += engine.costs.at_least(v.type, layout, engine.wanted(v, layout))
         if weight * least < spent - gain:
             gain += take(engine, {op: way})
     return gain
@@ -93,9 +90,3 @@ def _other_ways(engine: Engine, op: Op) -> list[Choice]:
             more = (w for way in found[:WAYS] for w in rule.variants(op, way, axis, kinds, engine.mesh))
             found = distinct([*found, *more])
     return distinct([*found, *rule.turned(op, found[:WAYS], engine.mesh)])[1:]
-
-
-def _wanted(engine: Engine, value: Value, layout: Layout) -> tuple[Layout, ...]:
-    """What is wanted of a value, if it has that layout."""
-    wanted = tuple(engine.demands.get(value, ()))
-    return (*wanted, engine.free_result(value.type, layout)) if value in engine.free_results else wanted
