@@ -1,6 +1,5 @@
 """Least cost of variables that are 0 or 1, with costs of single ones and of pairs, as a minimum cut (Kolmogorov and Zabih
-2004). A variable that is better one way whatever the others are is settled first; what is left of the graph, mostly nothing,
-is cut by SciPy with the algorithm of Dinic (1970)."""
+2004). SciPy finds it with the algorithm of Dinic (1970)."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from math import inf
 
 import numpy as np
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import maximum_flow
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 SOURCE, SINK = 0, 1
 MOST = 2**30 - 1  # a flow's: SciPy counts in 32 bits, and residuals are the sum of two
@@ -19,14 +18,13 @@ class MinCut:
     """A variable is 1 on the sink's side. An edge's cost is due if its start is 0 and its end is 1."""
 
     def __init__(self) -> None:
-        self._costs: list[float] = []  # of 1 rather than 0
-        self._ends: list[dict[int, float]] = []  # per variable the edges from it
-        self._starts: list[dict[int, float]] = []  # and to it
+        self._costs = [0.0, 0.0]  # of 1 rather than 0; by node, as are the edges
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+        self._capacities: list[float] = []
 
     def variable(self) -> int:
         self._costs.append(0.0)
-        self._ends.append({})
-        self._starts.append({})
         return len(self._costs) - 1
 
     def one(self, variable: int, cost: float) -> None:
@@ -35,70 +33,32 @@ class MinCut:
 
     def ordered(self, low: int, high: int, cost: float) -> None:
         """`low` being 0 while `high` is 1 costs that."""
-        cost = self._ends[low].get(high, 0) + (cost if cost == inf else round(PRECISION * cost))
-        self._ends[low][high] = self._starts[high][low] = cost
+        self._starts.append(low)
+        self._ends.append(high)
+        self._capacities.append(cost)
 
     def never(self, low: int, high: int) -> None:
         """If `high` is 1, so is `low`."""
         self.ordered(low, high, inf)
 
-    def solve(self) -> list[bool]:
-        """Per variable whether it is 1. Where both serve alike it is 0."""
-        costs = [float(round(PRECISION * cost)) for cost in self._costs]
-        ones = self._settled(costs)
-        if len(ones) < len(costs):
-            ones |= self._cut(costs, ones)
-        return [ones[n] for n in range(len(costs))]
-
-    def _settled(self, costs: list[float]) -> dict[int, bool]:
-        """The variables that are better one way whatever the others are. `costs` then counts what the rest owes to them."""
-        ones: dict[int, bool] = {}
-        todo = dict.fromkeys(range(len(costs)))
-        while todo:
-            n, _ = todo.popitem()
-            ends = {m: cost for m, cost in self._ends[n].items() if m not in ones}
-            starts = {m: cost for m, cost in self._starts[n].items() if m not in ones}
-            if costs[n] >= sum(ends.values()):
-                ones[n] = False
-                for m, cost in ends.items():
-                    costs[m] += cost
-            elif -costs[n] > sum(starts.values()):
-                ones[n] = True
-                for m, cost in starts.items():
-                    costs[m] -= cost
-            else:
-                continue
-            todo.update(dict.fromkeys((*ends, *starts)))
-        return ones
-
-    def _cut(self, costs: list[float], settled: dict[int, bool]) -> dict[int, bool]:
-        """The variables that aren't settled."""
-        place = {n: 2 + k for k, n in enumerate(n for n in range(len(costs)) if n not in settled)}
-        edges: list[tuple[int, int, float]] = []
-        for n, at in place.items():
-            if costs[n]:
-                edges.append((SOURCE, at, costs[n]) if costs[n] > 0 else (at, SINK, -costs[n]))
-            edges += [(at, place[m], cost) for m, cost in self._ends[n].items() if m in place]
-        starts, ends, values = zip(*edges, strict=True)
-        capacities = np.array(values)
-        scale = min(1.0, (MOST - len(edges)) / max(1.0, capacities[capacities < inf].sum()))
-        capacities = np.minimum(np.round(scale * capacities), MOST).astype(np.int32)
-        graph = csr_array((capacities, (starts, ends)), shape=(2 + len(place),) * 2)
-        flow = maximum_flow(graph, SOURCE, SINK).flow.tocoo()
-        used = dict(
-            zip(zip(flow.row.tolist(), flow.col.tolist(), strict=True), flow.data.tolist(), strict=True)
-        )
-        before: dict[int, list[int]] = {}  # per end of an edge that has something left, its starts
-        for n, m, capacity in zip(starts, ends, capacities.tolist(), strict=True):
-            sent = used.get((n, m), 0)
-            if sent < capacity:
-                before.setdefault(m, []).append(n)
-            if sent > 0:
-                before.setdefault(n, []).append(m)
-        ones, todo = {SINK}, [SINK]
-        while todo:
-            for n in before.get(todo.pop(), ()):
-                if n not in ones:
-                    ones.add(n)
-                    todo.append(n)
-        return {n: at in ones for n, at in place.items()}
+    def solve(self) -> set[int]:
+        """The variables that are 1. Those are not where both serve alike."""
+        costs, nodes = np.array(self._costs), np.arange(len(self._costs))
+        dear, gain = nodes[costs > 0], nodes[costs < 0]
+        if not gain.size:
+            return set()
+        starts = np.concatenate((np.full(dear.size, SOURCE), gain, self._starts))
+        ends = np.concatenate((dear, np.full(gain.size, SINK), self._ends))
+        capacities = np.rint(PRECISION * np.concatenate((costs[dear], -costs[gain], self._capacities)))
+        graph = csr_array((capacities, (starts.astype(np.int32), ends.astype(np.int32))), shape=costs.shape * 2)
+        finite = graph.data[graph.data < inf].sum()
+        scale = min(1.0, (MOST - graph.nnz) / max(1.0, finite))
+        graph.data = np.minimum(np.rint(scale * graph.data), MOST).astype(np.int32)
+        most = graph.data[graph.indices == SINK].sum()
+        found = maximum_flow(graph, SOURCE, SINK)
+        if found.flow_value == most:
+            return set()
+        left = graph - found.flow
+        left.eliminate_zeros()
+        reach = breadth_first_order(left.T.tocsr(), SINK, return_predecessors=False)
+        return {int(n) for n in reach if n > SINK}

@@ -59,18 +59,13 @@ def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None
     engine, gain = around.engine, 0.0
     worthwhile = NEGLIGIBLE * engine.total()
     ops = sum([engine.weights.get(op, 1) for op in engine.choices])
-    for present in (False, True):
-        left, late = min(ALL, max(LEAST, NODES * ops)), list[Region]()
-        for region in regions:
-            part, exact = _best_part(engine, region, present)
-            if not exact:
-                late.append(region)
-            paid = _move(engine, part, traffic)
-            gain += paid
-            left -= 0 if paid > worthwhile else len(region)
-            if left < 0:
-                break
-        regions = late
+    left = min(ALL, max(LEAST, NODES * ops))
+    for region in regions:
+        paid = move_best(engine, region, traffic)
+        gain += paid
+        left -= 0 if paid > worthwhile else len(region)
+        if left < 0:
+            break
     return gain
 
 
@@ -98,12 +93,7 @@ def _distinct(regions: Iterable[Region]) -> Iterator[Region]:
 
 def move_best(engine: Engine, region: Region, traffic: Traffic | None) -> float:
     """Moves the part of a region that should; how much cheaper the program is."""
-    for present in (False, True):
-        part, exact = _best_part(engine, region, present)
-        paid = _move(engine, part, traffic)
-        if paid or exact:
-            return paid
-    return 0.0
+    return _move(engine, _best_part(engine, region), traffic)
 
 
 def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
@@ -208,58 +198,59 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
     return dict.fromkeys(x.placement.get(axis, NOWHERE) for x in layouts)
 
 
-def _best_part(engine: Engine, region: Region, present: bool) -> tuple[Region, bool]:
-    """The part of a region that should move, by the least cost of all parts, and whether all costs are counted as they are. A
-    cut can't have all costs of relayouts: those that stay are counted too low where their maker is better moved, or, with
-    `present`, that is counted too dear."""
-    cut, exact = MinCut(), True
-    variables = {node: cut.variable() for node in region}
+def _best_part(engine: Engine, region: Region) -> Region:
+    """The part of a region that should move, by the least cost of all parts. A cut can't have all costs of relayouts: what a maker
+    that moves would save on a user that stays is not counted, so that the program gets cheaper by as much at least."""
+    cut, layouts, weights = MinCut(), engine.layouts, engine.weights
+    variables: dict[Node, int] = {}
     made: dict[Value, tuple[int, Layout]] = {}  # by whom, and in which layout after moving
     read: dict[Value, list[tuple[int, Layout, Layout]]] = {}  # by whom, in which layouts before and after
     for node, move in region.items():
-        variable, current = variables[node], now(engine, node)
+        variable, current = cut.variable(), now(engine, node)
+        variables[node] = variable
         if isinstance(current, Choice):
             assert isinstance(node, Op) and isinstance(move, Choice)
-            cut.one(variable, engine.weights.get(node, 1) * (move.cost - current.cost))
+            cut.one(variable, weights.get(node, 1) * (move.cost - current.cost))
         for v, layout in zip(made_by(node), results_of(node, move), strict=True):
-            if layout is not engine.layouts[v]:
+            if layout is not layouts[v]:
                 made[v] = variable, layout
         demands = demands_of(node, current), demands_of(node, move)
         for v, before, after in zip(read_by(node), *demands, strict=True):
             if before is not after:
                 read.setdefault(v, []).append((variable, before, after))
-    for value in {**made, **read}:
-        exact &= _add_relayouts(engine, cut, value, made.get(value), read.get(value, ()), present)
+    for value, (maker, new) in made.items():
+        _add_relayouts(engine, cut, value, maker, new, read.get(value, ()))
+    for value, readers in read.items():
+        if value not in made:
+            _add_relayouts(engine, cut, value, None, layouts[value], readers)
     ones = cut.solve()
-    return {node: move for node, move in region.items() if ones[variables[node]]}, exact
+    return {node: region[node] for node, variable in variables.items() if variable in ones} if ones else {}
 
 
 def _add_relayouts(
     engine: Engine,
     cut: MinCut,
     value: Value,
-    moved_maker: tuple[int, Layout] | None,
+    maker: int | None,
+    new: Layout,
     readers: Iterable[tuple[int, Layout, Layout]],
-    present: bool,
-) -> bool:
-    """What it costs to have a value where it is wanted, each layout once however many users want it. Whether that is exact."""
-    weight = engine.weights.get(value, 1)
-    there, type, relayout = engine.layouts[value], value.type, engine.costs.relayout
-    maker, new = moved_maker or (None, there)
-    always = dict(engine.demands.get(value, {}))
-    stays: dict[Layout, set[int]] = {}  # wanted as long as one of these stays
-    moves: dict[Layout, set[int]] = {}  # wanted if one of these moves
+) -> None:
+    """What it costs to have a value where it is wanted, each layout once however many users want it. maker: moves to `new`, if
+    there is one."""
+    weight, type, relayout = engine.weights.get(value, 1), value.type, engine.costs.relayout
+    there, always = engine.layouts[value], engine.demands.get(value, {})
+    stays: dict[Layout, list[int]] = {}  # wanted as long as one of these stays
+    moves: dict[Layout, list[int]] = {}  # wanted if one of these moves
     for variable, before, after in readers:
-        always[before] -= 1
-        stays.setdefault(before, set()).add(variable)
-        moves.setdefault(after, set()).add(variable)
+        stays.setdefault(before, []).append(variable)
+        moves.setdefault(after, []).append(variable)
+    fixed = [x for x, n in always.items() if n > len(stays.get(x, ())) or x in moves]
 
     def prices(layout: Layout) -> tuple[float, float]:
         """If the maker stays, if it moves."""
         stay = weight * relayout(type, there, layout)
         return stay, stay if new is there else weight * relayout(type, new, layout)
 
-    fixed = {x for x, n in always.items() if n > 0} | (stays.keys() & moves.keys())
     if maker is not None:
         for layout in fixed:
             stay, move = prices(layout)
@@ -267,33 +258,37 @@ def _add_relayouts(
         if value in engine.free_results:
             stay, move = [relayout(type, x, engine.free_result(type, x)) for x in (there, new)]
             cut.one(maker, weight * (move - stay))
-    exact = True
-    for layout in stays.keys() - fixed:
-        stay, move = prices(layout)
-        exact &= stay <= move
-        stay, move = (stay, max(stay, move)) if present else (min(stay, move), move)
-        _if_one_stays(cut, maker, stays[layout], stay, move)
-    for layout in moves.keys() - fixed:
-        _if_one_moves(cut, maker, moves[layout], *prices(layout))
-    return exact
+    for layout, users in stays.items():
+        if layout not in fixed:
+            stay, move = prices(layout)
+            _if_one_stays(cut, maker, users, stay, max(stay, move))
+    for layout, users in moves.items():
+        if layout not in fixed:
+            _if_one_moves(cut, maker, users, *prices(layout))
 
 
-def _if_one_stays(cut: MinCut, maker: int | None, users: set[int], stay: float, move: float) -> None:
+def _if_one_stays(cut: MinCut, maker: int | None, users: list[int], stay: float, move: float) -> None:
     """What one of the users costs that stays: `stay`, or `move`, which is no less, if the maker moves."""
-    (all_move,) = users if len(users) == 1 else (cut.variable(),)
-    for user in users - {all_move}:
-        cut.never(user, all_move)
+    if len(users) == 1:
+        all_move = users[0]
+    else:
+        all_move = cut.variable()
+        for user in users:
+            cut.never(user, all_move)
     cut.one(all_move, -stay)
-    if maker is not None and maker != all_move:
+    if maker is not None and maker != all_move and move > stay:
         cut.ordered(all_move, maker, move - stay)
 
 
-def _if_one_moves(cut: MinCut, maker: int | None, users: set[int], stay: float, move: float) -> None:
+def _if_one_moves(cut: MinCut, maker: int | None, users: list[int], stay: float, move: float) -> None:
     """What one of the users costs that moves: `stay`, or `move` if the maker moves too."""
     move = min(stay, move)
-    (one_moves,) = users if len(users) == 1 else (cut.variable(),)
-    for user in users - {one_moves}:
-        cut.never(one_moves, user)
+    if len(users) == 1:
+        one_moves = users[0]
+    else:
+        one_moves = cut.variable()
+        for user in users:
+            cut.never(one_moves, user)
     cut.one(one_moves, move)
-    if maker is not None and maker != one_moves:
+    if maker is not None and maker != one_moves and stay > move:
         cut.ordered(maker, one_moves, stay - move)

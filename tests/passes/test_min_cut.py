@@ -31,7 +31,7 @@ def test_as_cheap_as_the_best_of_all(seed):
         return alone + sum(c for (i, j), c in pairs.items() if values[j] and not values[i])
 
     ones = cut.solve()
-    found = tuple(ones[v] for v in variables)
+    found = tuple(v in ones for v in variables)
     costs = {values: cost(values) for values in itertools.product((False, True), repeat=n)}
     assert cost(found) == min(costs.values())
     assert sum(found) == min(sum(x) for x, c in costs.items() if c == min(costs.values()))
@@ -46,7 +46,7 @@ def test_costs_may_be_added_up():
     cut.ordered(b, a, 0.25)
     cut.ordered(b, a, 0.25)
     ones = cut.solve()
-    assert ones[a] and not ones[b]
+    assert ones == {a}
 
 
 @pytest.mark.parametrize("scale", [1e6, 1e12])
@@ -59,4 +59,4 @@ def test_costs_of_any_size(scale):
             cut.never(low, high)
             cut.one(low, scale / 19)
         cut.one(chain[-1], last * scale)
-        assert cut.solve() == [expected] * 20
+        assert cut.solve() == (set(chain) if expected else set())
