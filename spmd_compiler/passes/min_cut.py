@@ -50,7 +50,9 @@ class MinCut:
         starts = np.concatenate((np.full(dear.size, SOURCE), gain, self._starts))
         ends = np.concatenate((dear, np.full(gain.size, SINK), self._ends))
         capacities = np.rint(PRECISION * np.concatenate((costs[dear], -costs[gain], self._capacities)))
-        graph = csr_array((capacities, (starts.astype(np.int32), ends.astype(np.int32))), shape=costs.shape * 2)
+        graph = csr_array(
+            (capacities, (starts.astype(np.int32), ends.astype(np.int32))), shape=costs.shape * 2
+        )
         finite = graph.data[graph.data < inf].sum()
         scale = min(1.0, (MOST - graph.nnz) / max(1.0, finite))
         graph.data = np.minimum(np.rint(scale * graph.data), MOST).astype(np.int32)

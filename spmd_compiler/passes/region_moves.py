@@ -15,7 +15,7 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from .dear import NEGLIGIBLE, dear_values
 from .min_cut import MinCut
-from .proposal import accept, now
+from .proposal import Node, accept, now
 from .regions import (
     NOWHERE,
     Around,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout
@@ -27,6 +27,8 @@ NOWHERE = -1  # no dim
 PASSED = 4  # nodes looked at, for each that a region may have: most have the axis there already
 Region = dict[Node, Choice | Layout]  # what would move, and to what
 NOTHING: Mapping[Node, Choice | Layout] = {}
+NO_KINDS: frozenset[str] = frozenset()
+T = TypeVar("T")
 
 
 class Around:
@@ -36,8 +38,7 @@ class Around:
         self.engine = engine
         self.maker: dict[Value, Node] = {}
         self.readers: dict[Value, list[Node]] = {}
-        self._ways: dict[tuple[Op, str, frozenset[str]], tuple[Choice, tuple[Choice, ...]]] = {}
-        self._swaps: dict[tuple[Node, str, str], tuple[Choice | Layout, Choice | Layout | None]] = {}
+        self._moves: dict[Any, tuple[Choice | Layout, Any]] = {}
         for op in engine.choices:
             if op.name in CONTROL_FLOW:
                 for i in range(len(op.results)):
@@ -50,31 +51,24 @@ class Around:
                 self.maker[v] = op
             for v in dict.fromkeys(op.operands):
                 self.readers.setdefault(v, []).append(op)
+        self._nodes = {v: [maker, *self.readers.get(v, ())] for v, maker in self.maker.items()}
 
-    def ways(self, op: Op, axis: str, kinds: frozenset[str] = frozenset()) -> tuple[Choice, ...]:
+    def nodes(self, value: Value) -> Sequence[Node]:
+        """What makes a value, and what reads it."""
+        return self._nodes.get(value) or self.readers.get(value, ())
+
+    def move(self, how: Callable[..., T], node: Node, *more: Any) -> T:
+        """What `how` says of a node, and of what there is `more`; remembered as long as the node runs as now."""
+        present, key = now(self.engine, node), (how, node, *more)
+        known = self._moves.get(key)
+        if known is None or known[0] is not present:
+            known = self._moves[key] = present, how(self, node, *more)
+        return known[1]
+
+    def ways(self, op: Op, axis: str, kinds: frozenset[str] = NO_KINDS) -> tuple[Choice, ...]:
         """The ways to run an op that differ from the present one on one axis, also on operands that are partial over it of these
         kinds; the present one comes first."""
-        choice = self.engine.choices[op]
-        known = self._ways.get((op, axis, kinds))
-        if known is None or known[0] is not choice:
-            layouts, ways = (*choice.demands, *choice.results), [choice]
-            if op.name not in FIXED and not any(x.blocks for x in layouts):
-                ways += self.engine.book.rule(op).variants(op, choice, axis, kinds, self.engine.mesh)
-            known = self._ways[op, axis, kinds] = choice, tuple(distinct(ways))
-        return known[1]
-
-    def swapped(self, node: Node, a: str, b: str) -> Choice | Layout | None:
-        """How a node runs if two axes change places; None if it has neither, or can't."""
-        present, key = now(self.engine, node), (node, a, b)
-        known = self._swaps.get(key)
-        if known is None or known[0] is not present:
-            known = self._swaps[key] = present, _swapped(self.engine, node, present, a, b)
-        return known[1]
-
-    def nodes(self, value: Value) -> Iterator[Node]:
-        if value in self.maker:
-            yield self.maker[value]
-        yield from self.readers.get(value, ())
+        return self.move(_ways, op, axis, kinds)
 
 
 def made_by(node: Node) -> list[Value]:
@@ -126,9 +120,9 @@ def moved(
                 if node in seen:
                     continue
                 if there:
-                    way = _with(around, node, axis, v, places[v], partials)
+                    way = around.move(_with, node, axis, v, places[v], partials)
                 else:
-                    way = _without(around, node, axis)
+                    way = around.move(_without, node, axis)
                 if way is None:
                     continue
                 seen.add(node)
@@ -174,17 +168,17 @@ def cleared(around: Around, start: Value, axes: Sequence[str], most: int) -> Reg
             return (maker,)
         return around.nodes(value)
 
-    return _spread(nodes, start, lambda node: _cleared(around.engine, node, axes), most)
+    return _spread(nodes, start, lambda node: _cleared(around, node, axes), most)
 
 
 def exchanged(around: Around, start: Value, a: str, b: str, most: int) -> Region:
     """The region around `start` that would have axis `a` where it has `b`, and the other way round."""
-    return _spread(around.nodes, start, lambda node: around.swapped(node, a, b), most)
+    return _spread(around.nodes, start, lambda node: around.move(_swapped, node, a, b), most)
 
 
 def turned(around: Around, start: Value, a: str, b: str, most: int) -> Region:
     """The region around `start` that has two axes on one dim, and would have them in the other order."""
-    return _spread(around.nodes, start, lambda node: _turned(around.engine, node, a, b), most)
+    return _spread(around.nodes, start, lambda node: around.move(_turned, node, a, b), most)
 
 
 def _spread(
@@ -214,6 +208,14 @@ def _layouts(node: Node, choice: Choice | Layout) -> Iterator[tuple[Value, Layou
     yield from zip(made_by(node), results_of(node, choice), strict=True)
 
 
+def _ways(around: Around, op: Op, axis: str, kinds: frozenset[str]) -> tuple[Choice, ...]:
+    engine, choice = around.engine, around.engine.choices[op]
+    ways = [choice]
+    if op.name not in FIXED and not any(x.blocks for x in (*choice.demands, *choice.results)):
+        ways += engine.book.rule(op).variants(op, choice, axis, kinds, engine.mesh)
+    return tuple(distinct(ways))
+
+
 def _with(
     around: Around, node: Node, axis: str, value: Value, place: int | str, partials: bool
 ) -> Choice | Layout | None:
@@ -228,7 +230,7 @@ def _with(
         new = with_axis(choice.drop((axis,)), axis, place, around.engine.mesh)
         return new if isinstance(place, str) or _divides(around.engine, value, new, place) else None
     assert not isinstance(node, tuple)
-    for way in around.ways(node, axis, frozenset({place} if isinstance(place, str) else ())):
+    for way in around.ways(node, axis, frozenset({place}) if isinstance(place, str) else NO_KINDS):
         rows = (*zip(node.operands, way.demands, strict=True), *zip(node.results, way.results, strict=True))
         if any(v is value and x.placement.get(axis) == place for v, x in rows):
             left = any(isinstance(x.placement.get(axis), str) for x in way.results)
@@ -249,8 +251,9 @@ def _without(around: Around, node: Node, axis: str) -> Choice | Layout | None:
     return None
 
 
-def _cleared(engine: Engine, node: Node, axes: Sequence[str]) -> Choice | Layout | None:
+def _cleared(around: Around, node: Node, axes: Sequence[str]) -> Choice | Layout | None:
     """How a node runs without some axes; None if it has none of them, or can't."""
+    engine = around.engine
     way = present = now(engine, node)
     layouts = [x for _, x in _layouts(node, present)]
     if any(x.blocks or x.has_pieces for x in layouts):
@@ -278,7 +281,9 @@ def _divides(engine: Engine, value: Value, layout: Layout, dim: int) -> bool:
     )
 
 
-def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str) -> Choice | Layout | None:
+def _swapped(around: Around, node: Node, a: str, b: str) -> Choice | Layout | None:
+    """How a node runs if two axes change places; None if it has neither, or can't."""
+    engine, choice = around.engine, now(around.engine, node)
     layouts = [x for _, x in _layouts(node, choice)]
     if not any(x.axes & {a, b} for x in layouts) or any(x.blocks or x.has_pieces for x in layouts):
         return None
@@ -300,9 +305,9 @@ def _swapped(engine: Engine, node: Node, choice: Choice | Layout, a: str, b: str
     return way
 
 
-def _turned(engine: Engine, node: Node, a: str, b: str) -> Choice | Layout | None:
+def _turned(around: Around, node: Node, a: str, b: str) -> Choice | Layout | None:
     """How a node runs with two axes in the other order that are on one dim; None if they aren't, or it can't."""
-    choice = now(engine, node)
+    engine, choice = around.engine, now(around.engine, node)
     layouts = [x for _, x in _layouts(node, choice)]
     if any(x.blocks for x in layouts) or not any(a in axes and b in axes for x in layouts for axes in x.dims):
         return None
