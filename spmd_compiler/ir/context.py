@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _jax_mlir_ext
@@ -13,8 +14,21 @@ from ..errors import ParseError
 _POSITION = re.compile(r'"[^"]*":(\d+):(\d+)')
 
 
+USES = 10  # of a context: what modules are made of stays in it, so it must not live for ever
+_of_thread = threading.local()
+
+
 def make_context() -> ir.Context:
-    """A fresh context that knows every dialect JAX lowers to."""
+    """A context that knows every dialect JAX lowers to: this thread's last one, since making one takes as long as a small module
+    does, or a fresh one once that has had its uses."""
+    context, used = getattr(_of_thread, "context", (None, USES))
+    if context is None or used >= USES:
+        context, used = _fresh_context(), 0
+    _of_thread.context = context, used + 1
+    return context
+
+
+def _fresh_context() -> ir.Context:
     context = ir.Context()
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)

@@ -44,7 +44,7 @@ def export_module(
     devices: Devices = "partitions",
     platform: str | None = None,
 ) -> ir.Module:
-    """Writes a module as StableHLO, in `context` or a fresh one.
+    """Writes a module as StableHLO, in `context` or one of `make_context`.
 
     `groups`: how the groups of collectives over mesh axes are written; "mesh_axes" is independent of the
     number of devices, "dense" lists them, which the StableHLO interpreter needs. `devices`: what XLA is to call them; it

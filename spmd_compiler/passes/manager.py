@@ -36,17 +36,16 @@ def run_passes(
     """Yields each pass with the module that it made. `checks`: what must hold after a pass; `callback` sees it before.
 
     Raises PassError."""
-    with no_cycle_collection():
-        for run in passes:
-            module = run(module)
-            if callback is not None:
-                callback(run, module)
-            for check in checks(run):
-                try:
-                    check(module)
-                except VerifyError as error:
-                    raise PassError(f"after {run.name}: {error}") from error
-            yield run, module
+    for run in passes:
+        module = run(module)
+        if callback is not None:
+            callback(run, module)
+        for check in checks(run):
+            try:
+                check(module)
+            except VerifyError as error:
+                raise PassError(f"after {run.name}: {error}") from error
+        yield run, module
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from .cost import priced
 from .estimate import peak_bytes
 from .expand import Expand
 from .hardware import Hardware, find_hardware
-from .manager import Callback, Check, Pass, run_passes
+from .manager import Callback, Check, Pass, no_cycle_collection, run_passes
 from .merge_moves import MergeMoves
 from .open_regions import OpenRegions
 from .optimize import Optimize
@@ -69,6 +69,7 @@ class Options:
             raise ArgumentError(f"no search {self.search!r}; there are 'default' and 'ilp'")
 
 
+@no_cycle_collection()
 def compile_module(
     module: Module,
     options: Options | None = None,
