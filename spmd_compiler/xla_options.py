@@ -3,16 +3,18 @@
 XLA for CPUs has two emitters. The newer one compiles each kernel by itself, through MLIR: kernels that read the same are
 compiled once, and one that writes over its operand is vectorized. The older one makes a few LLVM modules of all kernels, mostly
 in half to four fifths of the time. Which suits a program is told from its ops: the newer one where many are equal, as the
-slices of an all-to-all are, and where exp, divide and their like weigh against the matrix products, since the older one may
-compute these one by one. Of LLVM's levels the second is enough: programs are as fast as with the third, and compiled in nine tenths of
-the time. XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
+slices of an all-to-all are, where exp, divide and their like weigh against the matrix products, since the older one may
+compute these one by one, and where elementwise ops do that stand between products, since these write over what products
+made. Where there are hardly any products XLA makes few kernels of all the rest, which suit the older one. There, too, LLVM's third
+level makes programs faster, random bits by a fifth; for others the second is enough, and takes nine tenths of the time.
+XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
 otherwise than `jax.jit` does.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, NamedTuple
 
 from .ir.graph import Module, Op
 from .ir.optable import ELEMENTWISE, sends
@@ -26,9 +28,31 @@ ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
 _SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
 SLOW = {name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo.")}
-LIGHT = 100  # operations of products for each value of a slow op, below which these weigh
-CARRIED = 4  # times more in loops, where more is written in place
-VALUES = 1 << 18  # of slow ops in a call, that weigh nothing
+LIGHT = 120  # operations of products for each value that other ops make, below which these weigh
+FEW_PRODUCTS = 10  # the same, below which little else but these counts
+CARRIED = 4  # times more do slow ops in loops, where more is written in place
+SLOW_VALUES = 1 << 18  # of slow ops in a call, that weigh nothing
+VALUES = 1 << 20  # of all elementwise ops, likewise
+
+
+class _Weights(NamedTuple):
+    """products: operations of matrix products in a call; values: that elementwise ops make; slow: of these those of slow ops;
+    repetitive: that many kernels are equal."""
+
+    products: float
+    values: int
+    slow: int
+    repetitive: bool
+
+    @property
+    def hardly_multiplies(self) -> bool:
+        return self.values > VALUES and self.products < FEW_PRODUCTS * self.values
+
+    @property
+    def suits_older_emitter(self) -> bool:
+        if self.repetitive or (self.slow > SLOW_VALUES and self.products < LIGHT * self.slow):
+            return False
+        return self.values <= VALUES or self.products >= LIGHT * self.values or self.hardly_multiplies
 
 
 def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
@@ -36,13 +60,15 @@ def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
     told of any by XLA_FLAGS. `module`: what each device runs."""
     if platform != "cpu" or any(name in os.environ.get("XLA_FLAGS", "") for name in OPTIONS):
         return {}
-    if not _suits_older_emitter(module):
-        return {NEWER: True, LEVEL: 2}
-    return {NEWER: False, LEVEL: 2, MODULES: max(2, min(8, os.cpu_count() or 1))}
+    weights = _weigh(module)
+    level = 3 if weights.hardly_multiplies else 2
+    if not weights.suits_older_emitter:
+        return {NEWER: True, LEVEL: level}
+    return {NEWER: False, LEVEL: level, MODULES: max(2, min(8, os.cpu_count() or 1))}
 
 
-def _suits_older_emitter(module: Module) -> bool:
-    kinds, count, cut, products, values = set[Any](), 0, 0, 0.0, 0
+def _weigh(module: Module) -> _Weights:
+    kinds, count, cut, products, values, slow = set[Any](), 0, 0, 0.0, 0, 0
     for op, trips in walk(module.main.body):
         if op.name == "all_to_all":
             cut += _slices(op, module)
@@ -51,9 +77,12 @@ def _suits_older_emitter(module: Module) -> bool:
             kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
         if op.name in ("dot_general", "convolution"):
             products += trips * flops(op)
-        elif op.name in SLOW:
-            values += trips * op.results[0].type.size * (CARRIED if trips > 1 else 1)
-    return cut <= count < ALIKE * len(kinds) and (values <= VALUES or products >= LIGHT * values)
+        elif op.name in ELEMENTWISE:
+            made = trips * op.results[0].type.size
+            values += made
+            if op.name in SLOW:
+                slow += made * (CARRIED if trips > 1 else 1)
+    return _Weights(products, values, slow, cut > count or count >= ALIKE * len(kinds))
 
 
 def _slices(op: Op, module: Module) -> int:
