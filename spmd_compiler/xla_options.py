@@ -5,8 +5,9 @@ compiled once, and one that writes over its operand is vectorized. The older one
 in half to four fifths of the time. Which suits a program is told from its ops: the newer one where many are equal, as the
 slices of an all-to-all are, where exp, divide and their like weigh against the matrix products, since the older one may
 compute these one by one, and where elementwise ops do that stand between products, since these write over what products
-made. Where there are hardly any products XLA makes few kernels of all the rest, which suit the older one. There, too, LLVM's third
-level makes programs faster, random bits by a fifth; for others the second is enough, and takes nine tenths of the time.
+made, or are all that there is: they are one kernel then, and share no module with others. Where there are hardly any products
+among much else XLA makes few kernels of that, which suit the older one. There, too, LLVM's third level makes programs faster,
+random bits by a fifth; for others the second is enough, and takes nine tenths of the time.
 XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
 otherwise than `jax.jit` does.
 """
@@ -17,7 +18,7 @@ import os
 from typing import Any, NamedTuple
 
 from .ir.graph import Module, Op
-from .ir.optable import ELEMENTWISE, sends
+from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from .passes.estimate import FREE, flops, walk
 
 NEWER = "xla_cpu_use_fusion_emitters"
@@ -37,12 +38,13 @@ VALUES = 1 << 20  # of all elementwise ops, likewise
 
 class _Weights(NamedTuple):
     """products: operations of matrix products in a call; values: that elementwise ops make; slow: of these those of slow ops;
-    repetitive: that many kernels are equal."""
+    repetitive: many kernels are equal; single: there is but one."""
 
     products: float
     values: int
     slow: int
     repetitive: bool
+    single: bool
 
     @property
     def hardly_multiplies(self) -> bool:
@@ -50,7 +52,7 @@ class _Weights(NamedTuple):
 
     @property
     def suits_older_emitter(self) -> bool:
-        if self.repetitive or (self.slow > SLOW_VALUES and self.products < LIGHT * self.slow):
+        if self.repetitive or self.single or (self.slow > SLOW_VALUES and self.products < LIGHT * self.slow):
             return False
         return self.values <= VALUES or self.products >= LIGHT * self.values or self.hardly_multiplies
 
@@ -68,21 +70,21 @@ def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
 
 
 def _weigh(module: Module) -> _Weights:
-    kinds, count, cut, products, values, slow = set[Any](), 0, 0, 0.0, 0, 0
+    kinds, count, cut, products, values, slow, single = set[Any](), 0, 0, 0.0, 0, 0, True
     for op, trips in walk(module.main.body):
-        if op.name == "all_to_all":
-            cut += _slices(op, module)
-        elif op.name not in FREE:
-            count += 1
-            kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
-        if op.name in ("dot_general", "convolution"):
-            products += trips * flops(op)
-        elif op.name in ELEMENTWISE:
+        if op.name in ELEMENTWISE:
             made = trips * op.results[0].type.size
             values += made
             if op.name in SLOW:
                 slow += made * (CARRIED if trips > 1 else 1)
-    return _Weights(products, values, slow, cut > count or count >= ALIKE * len(kinds))
+        elif op.name in ("dot_general", "convolution"):
+            products += trips * flops(op)
+        if op.name == "all_to_all":
+            cut, single = cut + _slices(op, module), False
+        elif op.name not in FREE:
+            count, single = count + 1, single and (op.name in ELEMENTWISE or op.name in COLLECTIVES)
+            kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
+    return _Weights(products, values, slow, cut > count or count >= ALIKE * len(kinds), single)
 
 
 def _slices(op: Op, module: Module) -> int:
