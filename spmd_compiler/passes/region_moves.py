@@ -200,7 +200,7 @@ def _places(axis: str, layouts: Sequence[Layout]) -> dict[int | str, None]:
 
 def _best_part(engine: Engine, region: Region) -> Region:
     """The part of a region that should move, by the least cost of all parts. A cut can't have all costs of relayouts: what a maker
-    that moves would save on a user that stays is not counted, so that the program gets cheaper by as much at least."""
+    that moves would save on a user that stays is not counted. Whether the program gets cheaper is seen when it has moved."""
     cut, layouts, weights = MinCut(), engine.layouts, engine.weights
     variables: dict[Node, int] = {}
     made: dict[Value, tuple[int, Layout]] = {}  # by whom, and in which layout after moving
@@ -269,12 +269,7 @@ def _add_relayouts(
 
 def _if_one_stays(cut: MinCut, maker: int | None, users: list[int], stay: float, move: float) -> None:
     """What one of the users costs that stays: `stay`, or `move`, which is no less, if the maker moves."""
-    if len(users) == 1:
-        all_move = users[0]
-    else:
-        all_move = cut.variable()
-        for user in users:
-            cut.never(user, all_move)
+    all_move = _joint(cut, users, every=True)
     cut.one(all_move, -stay)
     if maker is not None and maker != all_move and move > stay:
         cut.ordered(all_move, maker, move - stay)
@@ -283,12 +278,17 @@ def _if_one_stays(cut: MinCut, maker: int | None, users: list[int], stay: float,
 def _if_one_moves(cut: MinCut, maker: int | None, users: list[int], stay: float, move: float) -> None:
     """What one of the users costs that moves: `stay`, or `move` if the maker moves too."""
     move = min(stay, move)
-    if len(users) == 1:
-        one_moves = users[0]
-    else:
-        one_moves = cut.variable()
-        for user in users:
-            cut.never(one_moves, user)
+    one_moves = _joint(cut, users, every=False)
     cut.one(one_moves, move)
     if maker is not None and maker != one_moves and stay > move:
         cut.ordered(maker, one_moves, stay - move)
+
+
+def _joint(cut: MinCut, users: list[int], every: bool) -> int:
+    """A variable that can be 1 only if every user is, or has to be 1 if any is. Of one user it is that one's own."""
+    if len(users) == 1:
+        return users[0]
+    joint = cut.variable()
+    for user in users:
+        cut.never(*((user, joint) if every else (joint, user)))
+    return joint
