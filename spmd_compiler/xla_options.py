@@ -29,11 +29,10 @@ ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
 _SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
 SLOW = {name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo.")}
-LIGHT = 120  # operations of products for each value that other ops make, below which these weigh
-FEW_PRODUCTS = 10  # the same, below which little else but these counts
-CARRIED = 4  # times more do slow ops in loops, where more is written in place
-SLOW_VALUES = 1 << 18  # of slow ops in a call, that weigh nothing
-VALUES = 1 << 20  # of all elementwise ops, likewise
+VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of slow ones, that weigh nothing
+LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
+FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
+CARRIED = 4  # times more slow ops weigh in loops, where more is written in place
 
 
 class _Weights(NamedTuple):
@@ -52,7 +51,8 @@ class _Weights(NamedTuple):
 
     @property
     def suits_older_emitter(self) -> bool:
-        if self.repetitive or self.single or (self.slow > SLOW_VALUES and self.products < LIGHT * self.slow):
+        computes_slowly = self.slow > SLOW_VALUES and self.products < SLOW_LIGHT * self.slow
+        if self.repetitive or self.single or computes_slowly:
             return False
         return self.values <= VALUES or self.products >= LIGHT * self.values or self.hardly_multiplies
 
