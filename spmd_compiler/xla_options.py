@@ -6,8 +6,8 @@ in half to four fifths of the time. Which suits a program is told from its ops: 
 slices of an all-to-all are, where exp, divide and their like weigh against the matrix products, since the older one may
 compute these one by one, and where elementwise ops do that stand between products, since these write over what products
 made, or are all that there is: they are one kernel then, and share no module with others. Where there are hardly any products
-among much else XLA makes few kernels of that, which suit the older one. There, too, LLVM's third level makes programs faster,
-random bits by a fifth; for others the second is enough, and takes nine tenths of the time.
+among much else XLA makes few kernels of that, which suit the older one. Of LLVM's levels the second is enough, and takes nine
+tenths of the third one's time; but random bits are made a fifth faster by that.
 XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
 otherwise than `jax.jit` does.
 """
@@ -32,29 +32,32 @@ SLOW = {name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith
 VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of slow ones, that weigh nothing
 LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
 FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
+_BITWISE = {"and", "not", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"}
 CARRIED = 4  # times more slow ops weigh in loops, where more is written in place
 
 
 class _Weights(NamedTuple):
-    """products: operations of matrix products in a call; values: that elementwise ops make; slow: of these those of slow ops;
-    repetitive: many kernels are equal; single: there is but one."""
+    """products: operations of matrix products in a call; values: that elementwise ops make; slow, bits: of these those of slow
+    ops, and of bitwise ones; repetitive: many kernels are equal; single: there is but one."""
 
     products: float
     values: int
     slow: int
+    bits: int
     repetitive: bool
     single: bool
 
     @property
-    def hardly_multiplies(self) -> bool:
-        return self.values > VALUES and self.products < FEW_PRODUCTS * self.values
+    def level(self) -> int:
+        return 3 if self.bits > VALUES and self.products < FEW_PRODUCTS * self.bits else 2
 
     @property
     def suits_older_emitter(self) -> bool:
         computes_slowly = self.slow > SLOW_VALUES and self.products < SLOW_LIGHT * self.slow
         if self.repetitive or self.single or computes_slowly:
             return False
-        return self.values <= VALUES or self.products >= LIGHT * self.values or self.hardly_multiplies
+        elementwise = self.values > VALUES and self.products < LIGHT * self.values
+        return not elementwise or self.products < FEW_PRODUCTS * self.values
 
 
 def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
@@ -63,20 +66,21 @@ def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
     if platform != "cpu" or any(name in os.environ.get("XLA_FLAGS", "") for name in OPTIONS):
         return {}
     weights = _weigh(module)
-    level = 3 if weights.hardly_multiplies else 2
     if not weights.suits_older_emitter:
-        return {NEWER: True, LEVEL: level}
-    return {NEWER: False, LEVEL: level, MODULES: max(2, min(8, os.cpu_count() or 1))}
+        return {NEWER: True, LEVEL: weights.level}
+    return {NEWER: False, LEVEL: weights.level, MODULES: max(2, min(8, os.cpu_count() or 1))}
 
 
 def _weigh(module: Module) -> _Weights:
-    kinds, count, cut, products, values, slow, single = set[Any](), 0, 0, 0.0, 0, 0, True
+    kinds, count, cut, single = set[Any](), 0, 0, True
+    products, values, slow, bits = 0.0, 0, 0, 0
     for op, trips in walk(module.main.body):
         if op.name in ELEMENTWISE:
             made = trips * op.results[0].type.size
             values += made
             if op.name in SLOW:
                 slow += made * (CARRIED if trips > 1 else 1)
+            bits += made if op.name in _BITWISE else 0
         elif op.name in ("dot_general", "convolution"):
             products += trips * flops(op)
         if op.name == "all_to_all":
@@ -84,7 +88,7 @@ def _weigh(module: Module) -> _Weights:
         elif op.name not in FREE:
             count, single = count + 1, single and (op.name in ELEMENTWISE or op.name in COLLECTIVES)
             kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
-    return _Weights(products, values, slow, cut > count or count >= ALIKE * len(kinds), single)
+    return _Weights(products, values, slow, bits, cut > count or count >= ALIKE * len(kinds), single)
 
 
 def _slices(op: Op, module: Module) -> int:

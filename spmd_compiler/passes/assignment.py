@@ -10,7 +10,7 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout, block_size, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
-from .relayout import relayout_bound, relayout_cost
+from .relayout import known_bounds, relayout_bound, relayout_cost
 from .rules.base import Choice
 
 
@@ -20,6 +20,7 @@ class Costs:
     def __init__(self, mesh: Mesh):
         self.mesh = mesh
         self._relayout: dict[tuple[Type, Layout, Layout], float] = {}
+        self._bounds = known_bounds(mesh)
         self._serve: dict[tuple[Type, Layout, tuple[Layout, ...] | None], float] = {}
 
     def relayout(self, type: Type, source: Layout, target: Layout, limit: float = math.inf) -> float:
@@ -86,7 +87,13 @@ class Costs:
         """A bound from below of what `serve` costs, without a plan."""
         if not isinstance(type, TensorType):
             return 0.0
-        return max([relayout_bound(type, layout, d, self.mesh) for d in demands], default=0.0)
+        least, bounds = 0.0, self._bounds
+        for demand in demands:
+            bound = bounds.get((type, layout, demand))
+            if bound is None:
+                bound = relayout_bound(type, layout, demand, self.mesh)
+            least = max(least, bound)
+        return least
 
     def distribute(
         self, type: Type, layout: Layout, demands: tuple[Layout, ...]

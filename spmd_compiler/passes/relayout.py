@@ -41,7 +41,7 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     known = plans.get(key)
     if known is None:
         known = plans[key] = _plan(type, source, target, mesh)
-        mesh.cache.setdefault("bounds", {})[key] = known.cost
+        known_bounds(mesh)[key] = known.cost
     return known
 
 
@@ -56,9 +56,14 @@ def relayout_cost(
     return plan(type, source, target, mesh).cost
 
 
+def known_bounds(mesh: Mesh) -> dict[tuple[TensorType, Layout, Layout], float]:
+    """Those that `relayout_bound` gave, and the costs of plans."""
+    return mesh.cache.setdefault("bounds", {})
+
+
 def relayout_bound(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> float:
     """A bound from below of the plan's cost, without a plan; memoised on the mesh."""
-    bounds, key = mesh.cache.setdefault("bounds", {}), (type, source, target)
+    bounds, key = known_bounds(mesh), (type, source, target)
     bound = bounds.get(key)
     if bound is None:
         pieces = source.has_pieces or target.has_pieces

@@ -86,13 +86,22 @@ def test_elementwise_ops_weigh_against_products():
         assert told(program)[LEVEL] == 2
 
 
-def test_what_hardly_multiplies_is_optimized_more():
+def test_hardly_any_products_suit_the_older_emitter():
     """Such programs are few kernels, which write over nothing."""
-    many, few = (jax.ShapeDtypeStruct((8, n), np.float32) for n in (1 << 21, 1 << 10))
+    many = jax.ShapeDtypeStruct((8, 1 << 21), np.float32)
     program = lowered(lambda x: (x * x).sum(1), many)
     assert not newer(program)
-    assert told(program)[LEVEL] == 3
-    assert told(lowered(lambda x: (x * x).sum(1), few))[LEVEL] == 2
+    assert told(program)[LEVEL] == 2
+
+
+def test_random_bits_are_optimized_more():
+    def noisy(x, key):
+        return (x + jax.random.uniform(key, x.shape)).sum(1)
+
+    for size, level in ((1 << 18, 3), (1 << 8, 2)):
+        x = jax.ShapeDtypeStruct((8, size), np.float32)
+        program = lowered(noisy, x, jax.random.key(0), specs=(P("a"), P()))
+        assert told(program)[LEVEL] == level
 
 
 def test_a_single_kernel_shares_no_module():
