@@ -7,7 +7,8 @@ slices of an all-to-all are, where exp, divide and their like weigh against the 
 compute these one by one, and where elementwise ops do that stand between products, since these write over what products
 made, or are all that there is: they are one kernel then, and share no module with others. Where there are hardly any products
 among much else XLA makes few kernels of that, which suit the older one. Of LLVM's levels the second is enough, and takes nine
-tenths of the third one's time; but random bits are made a fifth faster by that.
+tenths of the third one's time; but random bits are made a fifth faster by that, and by the newer emitter with it a tenth the
+stencils in loops, whose kernels read blocks with their neighbours' rows beside them.
 XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
 otherwise than `jax.jit` does.
 """
@@ -33,28 +34,36 @@ VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of s
 LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
 FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
 _BITWISE = {"and", "not", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"}
+JOINED = 1 << 19  # values that concatenates in loops make, which weigh nothing
 CARRIED = 4  # times more slow ops weigh in loops, where more is written in place
 
 
 class _Weights(NamedTuple):
     """products: operations of matrix products in a call; values: that elementwise ops make; slow, bits: of these those of slow
-    ops, and of bitwise ones; repetitive: many kernels are equal; single: there is but one."""
+    ops, and of bitwise ones; joined: that concatenates in loops make; repetitive: many kernels are equal; single: there is but
+    one."""
 
     products: float
     values: int
     slow: int
     bits: int
+    joined: int
     repetitive: bool
     single: bool
 
     @property
     def level(self) -> int:
-        return 3 if self.bits > VALUES and self.products < FEW_PRODUCTS * self.bits else 2
+        bits = self.bits > VALUES and self.products < FEW_PRODUCTS * self.bits
+        return 3 if bits or self.is_stencil else 2
+
+    @property
+    def is_stencil(self) -> bool:
+        return self.joined > JOINED and self.products < FEW_PRODUCTS * self.joined
 
     @property
     def suits_older_emitter(self) -> bool:
         computes_slowly = self.slow > SLOW_VALUES and self.products < SLOW_LIGHT * self.slow
-        if self.repetitive or self.single or computes_slowly:
+        if self.repetitive or self.single or self.is_stencil or computes_slowly:
             return False
         elementwise = self.values > VALUES and self.products < LIGHT * self.values
         return not elementwise or self.products < FEW_PRODUCTS * self.values
@@ -73,7 +82,7 @@ def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
 
 def _weigh(module: Module) -> _Weights:
     kinds, count, cut, single = set[Any](), 0, 0, True
-    products, values, slow, bits = 0.0, 0, 0, 0
+    products, values, slow, bits, joined = 0.0, 0, 0, 0, 0
     for op, trips in walk(module.main.body):
         if op.name in ELEMENTWISE:
             made = trips * op.results[0].type.size
@@ -83,12 +92,14 @@ def _weigh(module: Module) -> _Weights:
             bits += made if op.name in _BITWISE else 0
         elif op.name in ("dot_general", "convolution"):
             products += trips * flops(op)
+        elif op.name == "concatenate" and trips > 1:
+            joined += trips * op.results[0].type.size
         if op.name == "all_to_all":
             cut, single = cut + _slices(op, module), False
         elif op.name not in FREE:
             count, single = count + 1, single and (op.name in ELEMENTWISE or op.name in COLLECTIVES)
             kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
-    return _Weights(products, values, slow, bits, cut > count or count >= ALIKE * len(kinds), single)
+    return _Weights(products, values, slow, bits, joined, cut > count or count >= ALIKE * len(kinds), single)
 
 
 def _slices(op: Op, module: Module) -> int:

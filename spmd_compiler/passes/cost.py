@@ -118,6 +118,13 @@ def priced(module: Module, hardware: Hardware | None, room: float = math.inf) ->
     return Module(mesh, module.functions, module.name, module.attrs)
 
 
+def with_lighter_work(module: Module, part: float) -> Module:
+    """The module on a mesh of its own on which operations weigh a part of what they do."""
+    mesh = Mesh(module.mesh.axes)
+    mesh.cache["prices"] = replace(prices(module.mesh), flop=part * prices(module.mesh).flop)
+    return Module(mesh, module.functions, module.name, module.attrs)
+
+
 def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
     """Bytes that a device sends for one collective; `operand_bytes` is the per-device operand."""
     n = group

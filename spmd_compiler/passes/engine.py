@@ -169,6 +169,15 @@ class Engine(Assignment):
         self.demands = {v: dict(users) for v, users in state.demands.items()}
         self.memory.ends, self.memory.state = dict(state.ends), state.number
 
+    def adopt(self, state: State) -> None:
+        """Goes to a state of another engine for the same program on this mesh, under whose prices work cost something else."""
+        self.restore(state)
+        for op, choice in self.choices.items():
+            if op.name not in UNPRICED:
+                cost = self.book.rule(op).own_cost(choice, op.operands, op.results, self.mesh)
+                self.choices[op] = choice._replace(cost=cost)
+        self.moved()
+
     def moved(self) -> None:
         """The program has come into another state, by no pass: what its loops' ends cost is unknown there."""
         self.memory.ends = {}

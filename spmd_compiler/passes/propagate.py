@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
 from .assignment import exchange
-from .cost import USUAL, prices
+from .cost import USUAL, prices, with_lighter_work
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
@@ -31,12 +31,16 @@ from .legalise import legalise
 from .local_search import local_search
 from .rolling import Rolled, adopt, rolled
 from .rules.table import RuleBook
+from .scanned_args import scanned_args
 from .traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
 FAR = 1.2  # of the cheapest assignment's cost, above which another one is no start
 MIXED = 3  # times at most that what is better in other assignments is taken over
+LIGHTER = (1 / 4, 1 / 16, 1 / 64)  # parts of what an operation weighs, if plain propagation sends less
+LITTLE_MORE = 1.0005  # times as much, which is no more
+DEARER = 1.5  # times as dear a program may be that sends less
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
 
@@ -76,8 +80,11 @@ class Propagate:
 
     def __call__(self, module: Module) -> Module:
         engine, wanted = self.assigned(module)
+        spared = bool(self.sweeps) and self.spare(engine, module)
         body, attrs = module.main.body, dict(module.attrs)
         told: list[str] = []
+        if spared:
+            told.append("to send no more than plain propagation does, it takes more work or messages")
         if (room := prices(engine.mesh).room) < math.inf:
             told.append(f"to fit into memory: values in blocks of at most {room:,.0f} bytes, where possible")
         if self.exact is not None:
@@ -88,6 +95,28 @@ class Propagate:
         done = module.with_body(legalise(engine, body, wanted))
         done.attrs = attrs
         return done
+
+    def spare(self, engine: Engine, module: Module) -> bool:
+        """Where plain propagation sends less, the program does what a search finds for which work weighs less, or that finds
+        nothing, what plain propagation does, unless that is far dearer; whether it does."""
+        traffic = engine.limit
+        if traffic is None or len(engine.choices) > WHOLE:
+            return False
+        body, sent, cost = module.main.body, traffic.sent(engine), engine.total()
+        starts = [{}, scanned] if (scanned := scanned_args(engine, body)) else [{}]
+        plain = min((self.forwarded(module, None, engine.book, x)[0] for x in starts), key=traffic.sent)
+        enough = LITTLE_MORE * traffic.sent(plain)
+        if sent <= enough:
+            return False
+        lighter = (self.assigned(with_lighter_work(module, part))[0] for part in LIGHTER)
+        other = next((x for x in lighter if traffic.sent(x) <= enough), plain)
+        before = engine.state()
+        engine.adopt(other.state())
+        local_search(engine, body)
+        if engine.total() <= DEARER * cost:
+            return True
+        engine.restore(before)
+        return False
 
     def assigned(
         self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None

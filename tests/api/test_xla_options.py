@@ -179,3 +179,18 @@ def test_ops_that_an_emitter_lacks():
     clamped = lowered(clamp, x)
     assert not newer(clamped)
     np.testing.assert_array_equal(clamped.compile()(x), jax.jit(clamp)(x))
+
+
+def test_stencils_in_loops_are_optimized_more():
+    def heat(x):
+        return jax.lax.fori_loop(
+            0, 10, lambda _, x: 0.5 * x + 0.25 * (jnp.roll(x, 1, 0) + jnp.roll(x, -1, 0)), x
+        )
+
+    def weighted(x):
+        return jax.lax.fori_loop(0, 10, lambda _, x: jnp.roll(x, 1, 0) + x @ x.T[:, :128], x)
+
+    for fun, rows, stencil in ((heat, 1 << 13, True), (heat, 1 << 8, False), (weighted, 1 << 13, False)):
+        program = lowered(fun, jax.ShapeDtypeStruct((rows, 128), np.float32))
+        assert told(program)[LEVEL] == (3 if stencil else 2)
+        assert newer(program) is stencil
