@@ -20,13 +20,13 @@ from .fused_axes import Fusion
 from .loops import assign_branches, assign_loop, assign_manual
 from .memo import Memory, Table
 from .relayout import nesting, refine
-from .rules.base import Choice, In, Out
+from .rules.base import Choice
 from .rules.table import RuleBook
 from .traffic import Traffic
 from .whole_axes import with_whole_axes
 
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
-UNPRICED = (*CONTROL_FLOW, *FIXED)  # ops without rules
+UNPRICED = frozenset((*CONTROL_FLOW, *FIXED))  # ops without rules
 
 
 class State(NamedTuple):
@@ -60,30 +60,30 @@ class Engine(Assignment):
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
-        layouts = self.layouts
+        layouts, rule_of, others = self.layouts, self.book.rule, self._others
         for op in block.ops:
             name = op.name
+            if name in UNPRICED:
+                self._forward_unpriced(op)
+                continue
             if name == "constant" and op.results[0].type.rank == 0:
                 self.book.scalars[op.results[0]] = op.attrs["value"]
-            if name == "while":
-                assign_loop(self, op)
-                continue
-            if name in ("case", "if"):
-                assign_branches(self, op)
-                continue
-            if name == "manual_computation":
-                assign_manual(self, op)
-                continue
-            if name == "relayout":
-                self._fixed(op)
-                continue
-            rule = self.book.rule(op)
-            ins = tuple([In(v.type, layouts[v], self._others(v)) for v in op.operands])
-            self.record(op, rule.choose(self.costs, ins, tuple([Out(v.type) for v in op.results])))
+            there = tuple([(layouts[v], others(v)) for v in op.operands])
+            self.record(op, rule_of(op).choose(self.costs, op, there))
             if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
             if op.regions:
                 self._scalar_region(op)
+
+    def _forward_unpriced(self, op: Op) -> None:
+        if op.name == "while":
+            assign_loop(self, op)
+        elif op.name in CONTROL_FLOW:
+            assign_branches(self, op)
+        elif op.name == "relayout":
+            self._fixed(op)
+        else:
+            assign_manual(self, op)
 
     def _see_whole(self, value: Value) -> None:
         layout = self.layouts[value]

@@ -59,7 +59,7 @@ def _looks(
             i, j = place.get(v, (-1, 0))
             near = i >= 0 and at - i <= REACH
             wiring.append((at - i, j) if near else engine.layouts[v])
-        look = kind, *wiring, *(v in free for v in op.results)
+        look = kind, *wiring, *[v in free for v in op.results]
         read.append(numbers.setdefault(look, len(numbers)))
     return read
 

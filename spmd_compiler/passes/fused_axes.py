@@ -112,8 +112,11 @@ def fusions_of(module: Module) -> list[Fusion]:
     hardware = prices(mesh).hardware
     if hardware is not None and hardware.axes:
         return []  # the links of its axes differ
-    given = list(_weighted(module))
-    found = [fusion for few in (0.0, FEW) if (fusion := _fusion(_chains(given, mesh, few), mesh)) is not None]
+    given: dict[Layout, float] = {}
+    for layout, weight in _weighted(module):
+        given[layout] = given.get(layout, 0.0) + weight
+    chains = (_chains(given.items(), mesh, few) for few in (0.0, FEW))
+    found = [fusion for x in chains if (fusion := _fusion(x, mesh)) is not None]
     return found[:1] if len(found) > 1 and found[0].bundles == found[1].bundles else found
 
 

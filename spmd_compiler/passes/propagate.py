@@ -166,18 +166,20 @@ class Propagate:
 
     def search(self, engine: Engine, module: Module) -> None:
         """Everything is decided again, in a rolled program where that serves."""
-        if self.is_best(engine, engine.total()):
+        cost = engine.total()
+        if self.is_best(engine, cost):
             return
         body, short = module.main.body, rolled(engine, module)
         if short is None or len(body.ops) < WHOLE:
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
+            cost = engine.total()
         if short is not None:
-            self.search_rolled(engine, body, short)
+            self.search_rolled(engine, body, short, cost)
 
-    def search_rolled(self, engine: Engine, body: Block, short: Rolled) -> None:
-        """What is found in a rolled program, if that is better than what is there."""
-        before, cost = engine.state(), engine.total()
+    def search_rolled(self, engine: Engine, body: Block, short: Rolled, cost: float) -> None:
+        """What is found in a rolled program, if that is better than what is there, which costs `cost`."""
+        before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
         replace(self, plans=max(1, ROLLED // len(engine.choices))).search(found, short.module)
         adopt(engine, found, short.stand_ins)

@@ -215,7 +215,7 @@ class _Rolling:
 
     def read(self, op: Op) -> list[Value]:
         """What an op reads that is made outside of all regions."""
-        return [v for v in reads(op) if v in self.outer]
+        return [v for v in reads(op) if v in self.outer] if op.regions else op.operands
 
     def part(self, value: Value) -> int:
         """In which part of its row a value is made."""

@@ -92,14 +92,16 @@ class Rule:
         self._variants: dict[tuple[int, str, frozenset[str]], tuple[Choice, tuple[Choice, ...]]] = {}
 
     # ------------------------------------------------------------------------------------------ choosing
-    def choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
-        """The cheapest way to run the op, given where its operands are and what its users want."""
-        key = (ins, outs)
-        choice = self._choices.get(key)
+    def choose(self, costs: Costs, op: Op, places: tuple[tuple[Layout, tuple[Layout, ...]], ...]) -> Choice:
+        """The cheapest way to run the op, given where its operands are: their layouts, and the others in which they exist
+        anyway."""
+        choice = self._choices.get(places)
         if choice is None:
+            ins = tuple([In(v.type, *place) for v, place in zip(op.operands, places, strict=True)])
+            outs = tuple([Out(v.type) for v in op.results])
             choice = self._choose(costs, ins, outs)
             choice = choice._replace(cost=self.own_cost(choice, ins, outs, costs.mesh))
-            self._choices[key] = choice
+            self._choices[places] = choice
         return choice
 
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
