@@ -1,7 +1,7 @@
 """More programs of the zoo's kinds, without figures of what a good partitioning sends: XLA's partitioners are what they are
 compared with. `MORE` holds them by name."""
 
-from . import arrays, models, moved, numerics, signals, training
+from . import arrays, models, moved, networks, numerics, practice, signals, training
 from .registry import MORE
 
-__all__ = ["MORE", "arrays", "models", "moved", "numerics", "signals", "training"]
+__all__ = ["MORE", "arrays", "models", "moved", "networks", "numerics", "practice", "signals", "training"]
