@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
@@ -81,7 +82,9 @@ def _options() -> argparse.Namespace:
     add_target(parser)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--hlo", default="", help="a folder for the optimized HLO")
-    parser.add_argument("--state", default=str(ROOT / "tmp" / "more"), help="where rows are kept")
+    parser.add_argument(
+        "--state", default=str(ROOT / "tmp" / f"more-jax{version('jax')}"), help="where rows are kept"
+    )
     return parser.parse_args()
 
 
