@@ -5,7 +5,8 @@
 1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
    unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
 2. Improvement: everything is decided again by dynamic programming (`dynamic`), until nothing worthwhile is gained. A change
-   is kept only if the total gets cheaper, so the result never costs more than plain propagation.
+   is kept only if the total gets cheaper, so the result never costs more than plain propagation. Nor does it send more, unless
+   sending less costs half more (`spare`).
 3. Legalisation: where a user wants another layout than the value has, a `relayout` op stands between them; users that want
    the same share one, and constants are made in each layout rather than relaid.
 """
@@ -173,12 +174,12 @@ class Propagate:
         if short is None or len(body.ops) < WHOLE:
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
-            cost = engine.total()
         if short is not None:
             self.search_rolled(engine, body, short, cost)
 
     def search_rolled(self, engine: Engine, body: Block, short: Rolled, cost: float) -> None:
-        """What is found in a rolled program, if that is better than what is there, which costs `cost`."""
+        """What is found in a rolled program, if that is better than what is there. cost: of plain propagation, which a large program
+        has still."""
         before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
         replace(self, plans=max(1, ROLLED // len(engine.choices))).search(found, short.module)
