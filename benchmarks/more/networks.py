@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.zoo.common import W, ids, ln, xent
+from benchmarks.zoo.common import W, ids, ln, sgd_step, xent
 from benchmarks.zoo.transformer import attention
 
 from .registry import program
@@ -105,8 +105,7 @@ def vit(ps, x, y):
             t = t + jax.nn.gelu(ln(t, 1.0, 0.0) @ p["up"]) @ p["down"]
         return xent(t.mean(1) @ ps["head"], y)
 
-    value, g = jax.value_and_grad(loss)(ps)
-    return jax.tree.map(lambda p, q: p - 0.01 * q, ps, g), value
+    return sgd_step(loss)(ps)
 
 
 _VIT_TP = {

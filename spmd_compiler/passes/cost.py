@@ -107,21 +107,25 @@ def priced(module: Module, hardware: Hardware | None, room: float = math.inf) ->
     """The module on a mesh of its own with prices. A program whose largest value has less bytes than some messages weigh is
     all latency, whichever way it runs: there bytes should decide, so messages weigh in proportion to that value, and so
     does work in a far smaller one: it is not worth a message."""
-    body, mesh = module.main.body, Mesh(module.mesh.axes)
+    body = module.main.body
     made = [v for op in module.walk() for v in op.results]
     largest = max((v.type.nbytes for v in (*made, *body.args)), default=0)
     stored = max((v.type.nbytes for v in (*body.args, *body.returns)), default=0)
     message = min(USUAL.message, largest / SMALL)
     work = min(1.0, TINY * message / USUAL.message)
     small = replace(USUAL, message=message, touch=USUAL.touch * work, flop=USUAL.flop * work, stored=stored)
-    mesh.cache["prices"] = replace(small if hardware is None else Prices.of(hardware), room=room)
-    return Module(mesh, module.functions, module.name, module.attrs)
+    return _with_prices(module, replace(small if hardware is None else Prices.of(hardware), room=room))
 
 
 def with_lighter_work(module: Module, part: float) -> Module:
     """The module on a mesh of its own on which operations weigh a part of what they do."""
+    usual = prices(module.mesh)
+    return _with_prices(module, replace(usual, flop=part * usual.flop))
+
+
+def _with_prices(module: Module, prices: Prices) -> Module:
     mesh = Mesh(module.mesh.axes)
-    mesh.cache["prices"] = replace(prices(module.mesh), flop=part * prices(module.mesh).flop)
+    mesh.cache["prices"] = prices
     return Module(mesh, module.functions, module.name, module.attrs)
 
 
