@@ -123,6 +123,11 @@ def with_lighter_work(module: Module, part: float) -> Module:
     return _with_prices(module, replace(usual, flop=part * usual.flop))
 
 
+def with_room(module: Module, room: float) -> Module:
+    """The module on a mesh of its own on which blocks of more than `room` bytes are dear."""
+    return _with_prices(module, replace(prices(module.mesh), room=room))
+
+
 def _with_prices(module: Module, prices: Prices) -> Module:
     mesh = Mesh(module.mesh.axes)
     mesh.cache["prices"] = prices

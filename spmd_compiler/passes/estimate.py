@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..ir.graph import Block, Module, Op, Value
+from ..ir.layout import local_type
+from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType
@@ -120,14 +122,27 @@ def last_reads(block: Block) -> dict[Value, int]:
     return last | dict.fromkeys(block.returns, len(block.ops))
 
 
-def peak_bytes(block: Block, donated: set[Value]) -> int:
+def own_bytes(value: Value) -> int:
+    return value.type.nbytes
+
+
+def block_bytes(mesh: Mesh) -> Callable[[Value], int]:
+    """The size of a device's block of a value that has a layout."""
+
+    def nbytes(value: Value) -> int:
+        return (local_type(value.type, value.layout, mesh) if value.layout else value.type).nbytes
+
+    return nbytes
+
+
+def peak_bytes(block: Block, donated: set[Value], nbytes: Callable[[Value], int] = own_bytes) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
     their last use. What a loop carries, an update of a slice, or a barrier, is made in place if nothing reads its operand
-    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates."""
-    return max((sum(v.type.nbytes for v in block.args), *live_bytes(block, donated)))
+    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates. nbytes: what a value takes."""
+    return max((sum(map(nbytes, block.args)), *live_bytes(block, donated, nbytes)))
 
 
-def live_bytes(block: Block, donated: set[Value]) -> list[int]:
+def live_bytes(block: Block, donated: set[Value], nbytes: Callable[[Value], int] = own_bytes) -> list[int]:
     """The bytes that are live while each op runs; see `peak_bytes`."""
     stored = _stored(block)
     last = {
@@ -138,21 +153,32 @@ def live_bytes(block: Block, donated: set[Value]) -> list[int]:
     ends: dict[int, list[Value]] = {}
     for v, i in last.items():
         ends.setdefault(i, []).append(v)
-    live = sum(v.type.nbytes for v in block.args)
+    live = sum(map(nbytes, block.args))
     known = set(block.args)
     during: list[int] = []
     for i, op in enumerate(block.ops):
-        inside = inner_bytes(op)
+        inside = inner_bytes(op, nbytes)
         made = [v for v in op.results if v not in stored]
         dying = [v for v in ends.get(i, ()) if v in known]
         pairs = zip(op.operands[: _IN_PLACE.get(op.name, 0)], op.results, strict=False)
         passed_on = {v for v, result in pairs if result not in stored}
-        reused = sum(v.type.nbytes for v in dying if v in passed_on)
-        live += sum(v.type.nbytes for v in made)
+        reused = sum(nbytes(v) for v in dying if v in passed_on)
+        live += sum(map(nbytes, made))
         known.update(made)
         during.append(live - reused + inside)
-        live -= sum(v.type.nbytes for v in (*dying, *(v for v in made if v not in last)))
+        live -= sum(nbytes(v) for v in (*dying, *(v for v in made if v not in last)))
     return during
+
+
+def _fuses(op: Op, names: frozenset[str] = _FUSED) -> bool:
+    """Whether XLA may compute an op where it is read, or what it reads. A relayout that sends nothing becomes a slice or a select."""
+    if op.name != "relayout":
+        return op.name in names
+    source, target = op.operands[0].layout, op.results[0].layout
+    if source is None or target is None:
+        return False
+    pairs = zip(source.dims, target.dims, strict=True)
+    return {*source.partial} <= {*target.partial} and all(new[: len(old)] == old for old, new in pairs)
 
 
 def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
@@ -171,9 +197,9 @@ def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
             for k, v in enumerate(op.results):
                 if body.returns[k] is body.args[k]:
                     stored[v] = _held(op.operands[k : k + 1], stored)
-        elif op.name in _FUSED and op.results[0] not in left:
+        elif _fuses(op) and op.results[0] not in left:
             users = readers[op.results[0]]
-            if (len(users) == 1 or op.name in _AGAIN) and all(x.name in _FUSING for x in users):
+            if (len(users) == 1 or op.name in _AGAIN) and all(_fuses(x, _FUSING) for x in users):
                 stored[op.results[0]] = _held(op.operands, stored)
     return stored
 
@@ -183,15 +209,13 @@ def _held(values: Iterable[Value], stored: dict[Value, tuple[Value, ...]]) -> tu
 
 
 def _is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
-    return op.name in _FUSED and op.results[0] in stored
+    return _fuses(op) and op.results[0] in stored
 
 
-def inner_bytes(op: Op) -> int:
+def inner_bytes(op: Op, nbytes: Callable[[Value], int] = own_bytes) -> int:
     """The most bytes that are live inside an op, beyond what it reads and makes. A gather of blocks that lie in pieces makes
     them side by side first, a scatter copies them so."""
     if op.name in ("all_gather", "reduce_scatter") and sends(op):
         larger = max(op.operands[0].type, op.results[0].type, key=lambda t: t.nbytes)
         return larger.nbytes if math.prod(larger.shape[: op.attrs["dim"]]) > 1 else 0
-    return max(
-        (peak_bytes(r, set(r.args)) - sum(v.type.nbytes for v in r.args) for r in op.regions), default=0
-    )
+    return max((peak_bytes(r, set(r.args), nbytes) - sum(map(nbytes, r.args)) for r in op.regions), default=0)

@@ -5,8 +5,8 @@
 1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
    unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
 2. Improvement: everything is decided again by dynamic programming (`dynamic`), until nothing worthwhile is gained. A change
-   is kept only if the total gets cheaper, so the result never costs more than plain propagation. Nor does it send more, unless
-   sending less costs half more (`spare`).
+   is kept only if the total gets cheaper, so the result never costs more than plain propagation. Nor does it send more, or take
+   more memory, unless doing with less costs half more (`plain_bounds`).
 3. Legalisation: where a user wants another layout than the value has, a `relayout` op stands between them; users that want
    the same share one, and constants are made in each layout rather than relaid.
 """
@@ -21,7 +21,7 @@ from typing import ClassVar, NamedTuple
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
 from .assignment import exchange
-from .cost import USUAL, prices, with_lighter_work
+from .cost import USUAL, prices
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
@@ -30,18 +30,15 @@ from .fusion_moves import take_from
 from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
+from .plain_bounds import Kept, held_bytes, keep_to_plain
 from .rolling import Rolled, adopt, rolled
 from .rules.table import RuleBook
-from .scanned_args import scanned_args
 from .traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
 FAR = 1.2  # of the cheapest assignment's cost, above which another one is no start
 MIXED = 3  # times at most that what is better in other assignments is taken over
-LIGHTER = (1 / 4, 1 / 16, 1 / 64)  # parts of what an operation weighs, if plain propagation sends less
-LITTLE_MORE = 1.0005  # times as much, which is no more
-DEARER = 1.5  # times as dear a program may be that sends less
 WORTHWHILE = 0.002  # rounds of improvement go on while they gain this part of what the first one gained
 
 
@@ -81,15 +78,12 @@ class Propagate:
 
     def __call__(self, module: Module) -> Module:
         engine, wanted = self.assigned(module)
-        spared = bool(self.sweeps) and self.spare(engine, module)
         body, attrs = module.main.body, dict(module.attrs)
-        told: list[str] = []
-        if spared:
-            told.append("to send no more than plain propagation does, it takes more work or messages")
+        told, memory = keep_to_plain(self, engine, module) if self.sweeps else Kept([])
         if (room := prices(engine.mesh).room) < math.inf:
             told.append(f"to fit into memory: values in blocks of at most {room:,.0f} bytes, where possible")
         if self.exact is not None:
-            told.append(str(solve(engine, body, self.exact, self.memory)))
+            told.append(self.solved(engine, body, wanted, memory))
         if told:
             attrs["search"] = "\n".join(told)
         engine.settle_args(body)
@@ -97,27 +91,14 @@ class Propagate:
         done.attrs = attrs
         return done
 
-    def spare(self, engine: Engine, module: Module) -> bool:
-        """Where plain propagation sends less, the program does what a search finds for which work weighs less, or that finds
-        nothing, what plain propagation does, unless that is far dearer; whether it does."""
-        traffic = engine.limit
-        if traffic is None or len(engine.choices) > WHOLE:
-            return False
-        body, sent, cost = module.main.body, traffic.sent(engine), engine.total()
-        starts = [{}, scanned] if (scanned := scanned_args(engine, body)) else [{}]
-        plain = min((self.forwarded(module, None, engine.book, x)[0] for x in starts), key=traffic.sent)
-        enough = LITTLE_MORE * traffic.sent(plain)
-        if sent <= enough:
-            return False
-        lighter = (self.assigned(with_lighter_work(module, part))[0] for part in LIGHTER)
-        other = next((x for x in lighter if traffic.sent(x) <= enough), plain)
+    def solved(self, engine: Engine, body: Block, wanted: list[Layout | None], most: float | None) -> str:
+        """What the exact search tells. most: bytes that may be live on a device with what it finds, where that is bounded."""
         before = engine.state()
-        engine.adopt(other.state())
-        local_search(engine, body)
-        if engine.total() <= DEARER * cost:
-            return True
-        engine.restore(before)
-        return False
+        told = str(solve(engine, body, self.exact or 0.0, self.memory))
+        if most is not None and held_bytes(engine, body, wanted) > most:
+            engine.restore(before)
+            told += "; what it found takes more memory than plain propagation"
+        return told
 
     def assigned(
         self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None

@@ -1,4 +1,4 @@
-"""No program sends more than plain propagation does, unless that would be far dearer."""
+"""No program sends more than plain propagation does, or takes more memory, unless that would be far dearer."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler import ir
-from spmd_compiler.passes import propagate
+from spmd_compiler.passes import plain_bounds, propagate
 from spmd_compiler.passes.cost import with_lighter_work
 from spmd_compiler.passes.engine import Engine
 from spmd_compiler.passes.pipeline import compile_module
@@ -49,7 +49,7 @@ def test_it_sends_what_gathering_first_does(monkeypatch):
     lowered = accumulated()
     assert lowered.comm_bytes() == GATHERED
     assert "plain propagation" in lowered.explain()
-    monkeypatch.setattr(propagate, "DEARER", 1.0)
+    monkeypatch.setattr(plain_bounds, "DEARER", 1.0)
     shared = accumulated()
     assert shared.comm_bytes() > GATHERED
     assert "plain propagation" not in shared.explain()
@@ -76,3 +76,50 @@ def test_arguments_that_are_scanned(spec, seen):
     found = scanned_args(Engine(module), module.main.body)
     assert [str(x) for x in found.values()] == ([seen] if seen else [])
     assert all(value.type.shape == BATCHES.shape for value in found)
+
+
+TENSOR_PARALLEL = spmd.create_mesh({"model": 8})
+CELL = tuple(jax.ShapeDtypeStruct(s, np.float32) for s in ((32, 4, 256), (256, 4, 256), (32, 48, 32)))
+GATES = P(None, None, "model"), P(None, None, "model"), P()
+
+
+def recurrence(w, u, xs):
+    """Gates on different devices: the state is gathered in every step, or all weights once."""
+
+    def body(h, x):
+        a, b, c, d = jnp.moveaxis(jnp.einsum("bi,igo->bgo", x, w) + jnp.einsum("bi,igo->bgo", h, u), 1, 0)
+        return jax.nn.sigmoid(a) * h + jax.nn.sigmoid(b) * jnp.tanh(c) * jax.nn.sigmoid(d), None
+
+    return lax.scan(body, jnp.zeros((xs.shape[1], 256)), xs)[0]
+
+
+def tensor_parallel(**options):
+    step = spmd.spmd_jit(recurrence, mesh=TENSOR_PARALLEL, in_layouts=GATES, options=spmd.Options(**options))
+    return step, step.lower(*CELL)
+
+
+def test_it_takes_no_more_memory(monkeypatch):
+    step, lowered = tensor_parallel()
+    _, plain = tensor_parallel(sweeps=0)
+    assert lowered.memory().peak <= plain_bounds.NO_MORE_MEMORY * plain.memory().peak
+    assert lowered.comm_bytes() <= plain.comm_bytes()
+    assert "no more memory than plain propagation" in lowered.explain()
+    keys = jax.random.split(jax.random.key(3), 3)
+    args = [0.1 * jax.random.normal(k, t.shape) for k, t in zip(keys, CELL, strict=True)]
+    np.testing.assert_allclose(step(*args), jax.jit(recurrence)(*args), rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(plain_bounds, "NO_MORE_MEMORY", np.inf)
+    _, gathered = tensor_parallel()
+    assert gathered.comm_bytes() < lowered.comm_bytes()
+    assert gathered.memory().peak > 1.5 * lowered.memory().peak
+    assert "plain propagation" not in gathered.explain()
+
+
+def test_memory_is_not_saved_at_any_price(monkeypatch):
+    monkeypatch.setattr(plain_bounds, "MORE", 1.0)
+    assert "plain propagation" not in tensor_parallel()[1].explain()
+
+
+def test_the_exact_search_takes_no_more_memory():
+    exact, usual = tensor_parallel(search="ilp", time_limit=5)[1], tensor_parallel()[1]
+    assert exact.memory().peak == usual.memory().peak
+    assert "what it found takes more memory" in exact.explain()
