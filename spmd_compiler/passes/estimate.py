@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, ELEMENTWISE, sends
+from ..ir.optable import COLLECTIVES, CONTROL_FLOW, ELEMENTWISE, sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType
 
@@ -209,7 +209,7 @@ def _held(values: Iterable[Value], stored: dict[Value, tuple[Value, ...]]) -> tu
 
 
 def _is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
-    return _fuses(op) and op.results[0] in stored
+    return op.name != "while" and len(op.results) == 1 and op.results[0] in stored
 
 
 def inner_bytes(op: Op, nbytes: Callable[[Value], int] = own_bytes) -> int:
@@ -218,4 +218,6 @@ def inner_bytes(op: Op, nbytes: Callable[[Value], int] = own_bytes) -> int:
     if op.name in ("all_gather", "reduce_scatter") and sends(op):
         larger = max(op.operands[0].type, op.results[0].type, key=lambda t: t.nbytes)
         return larger.nbytes if math.prod(larger.shape[: op.attrs["dim"]]) > 1 else 0
+    if op.name not in CONTROL_FLOW:
+        return 0
     return max((peak_bytes(r, set(r.args), nbytes) - sum(map(nbytes, r.args)) for r in op.regions), default=0)
