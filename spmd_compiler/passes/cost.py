@@ -117,10 +117,10 @@ def priced(module: Module, hardware: Hardware | None, room: float = math.inf) ->
     return _with_prices(module, replace(small if hardware is None else Prices.of(hardware), room=room))
 
 
-def with_lighter_work(module: Module, part: float) -> Module:
-    """The module on a mesh of its own on which operations weigh a part of what they do."""
+def with_work(module: Module, times: float) -> Module:
+    """The module on a mesh of its own on which operations weigh some times of what they do."""
     usual = prices(module.mesh)
-    return _with_prices(module, replace(usual, flop=part * usual.flop))
+    return _with_prices(module, replace(usual, flop=times * usual.flop))
 
 
 def with_room(module: Module, room: float) -> Module:

@@ -11,8 +11,11 @@ from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, CONTROL_FLOW, ELEMENTWISE, sends
 from ..ir.trips import trip_count
-from ..ir.types import TensorType
+from ..ir.types import TensorType, Type
 
+TypeOf = Callable[[Value], Type]
+
+PRODUCTS = ("dot_general", "convolution")
 # what XLA does without touching memory
 FREE = {
     "constant",
@@ -45,16 +48,25 @@ def walk(block: Block, trips: int = 1) -> Iterator[tuple[Op, int]]:
                 yield from walk(region, trips)
 
 
-def flops(op: Op) -> float:
-    """Floating point operations of one op."""
-    result = op.results[0].type if op.results else None
+def own_type(value: Value) -> Type:
+    return value.type
+
+
+def blocks_on(mesh: Mesh) -> TypeOf:
+    """The type of a device's block of a value that has a layout."""
+    return lambda value: local_type(value.type, value.layout, mesh) if value.layout else value.type
+
+
+def flops(op: Op, type_of: TypeOf = own_type) -> float:
+    """Floating point operations of one op. type_of: what a device has of a value."""
+    result = type_of(op.results[0]) if op.results else None
     if not isinstance(result, TensorType):
         return 0.0
     if op.name == "dot_general":
-        left = op.operands[0].type.shape
+        left = type_of(op.operands[0]).shape
         return 2.0 * result.size * math.prod(left[d] for d in op.attrs["contract"][0])
     if op.name == "convolution":
-        kernel = op.operands[1].type.shape
+        kernel = type_of(op.operands[1]).shape
         return (
             2.0
             * result.size
@@ -64,14 +76,19 @@ def flops(op: Op) -> float:
     if op.name in ELEMENTWISE:
         return float(result.size)
     if op.name in ("reduce", "reduce_window", "scatter"):
-        return float(op.operands[0].type.size)
+        return float(type_of(op.operands[0]).size)
     return 0.0
+
+
+def product_flops(block: Block, type_of: TypeOf = own_type) -> float:
+    """Floating point operations of all matrix products and convolutions, loops multiplied."""
+    return sum(trips * flops(op, type_of) for op, trips in walk(block) if op.name in PRODUCTS)
 
 
 def arithmetic(op: Op) -> str:
     """The element type that an op computes with: products of small floats run at their speed, in whatever type they are
     summed."""
-    return (op.operands if op.name in ("dot_general", "convolution") else op.results)[0].type.dtype
+    return (op.operands if op.name in PRODUCTS else op.results)[0].type.dtype
 
 
 def touched(op: Op) -> int:
@@ -122,27 +139,14 @@ def last_reads(block: Block) -> dict[Value, int]:
     return last | dict.fromkeys(block.returns, len(block.ops))
 
 
-def own_bytes(value: Value) -> int:
-    return value.type.nbytes
-
-
-def block_bytes(mesh: Mesh) -> Callable[[Value], int]:
-    """The size of a device's block of a value that has a layout."""
-
-    def nbytes(value: Value) -> int:
-        return (local_type(value.type, value.layout, mesh) if value.layout else value.type).nbytes
-
-    return nbytes
-
-
-def peak_bytes(block: Block, donated: set[Value], nbytes: Callable[[Value], int] = own_bytes) -> int:
+def peak_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
     their last use. What a loop carries, an update of a slice, or a barrier, is made in place if nothing reads its operand
-    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates. nbytes: what a value takes."""
-    return max((sum(map(nbytes, block.args)), *live_bytes(block, donated, nbytes)))
+    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates. type_of: what a device has of a value."""
+    return max((sum(type_of(v).nbytes for v in block.args), *live_bytes(block, donated, type_of)))
 
 
-def live_bytes(block: Block, donated: set[Value], nbytes: Callable[[Value], int] = own_bytes) -> list[int]:
+def live_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) -> list[int]:
     """The bytes that are live while each op runs; see `peak_bytes`."""
     stored = _stored(block)
     last = {
@@ -153,20 +157,20 @@ def live_bytes(block: Block, donated: set[Value], nbytes: Callable[[Value], int]
     ends: dict[int, list[Value]] = {}
     for v, i in last.items():
         ends.setdefault(i, []).append(v)
-    live = sum(map(nbytes, block.args))
+    live = sum(type_of(v).nbytes for v in block.args)
     known = set(block.args)
     during: list[int] = []
     for i, op in enumerate(block.ops):
-        inside = inner_bytes(op, nbytes)
+        inside = inner_bytes(op, type_of)
         made = [v for v in op.results if v not in stored]
         dying = [v for v in ends.get(i, ()) if v in known]
         pairs = zip(op.operands[: _IN_PLACE.get(op.name, 0)], op.results, strict=False)
         passed_on = {v for v, result in pairs if result not in stored}
-        reused = sum(nbytes(v) for v in dying if v in passed_on)
-        live += sum(map(nbytes, made))
+        reused = sum(type_of(v).nbytes for v in dying if v in passed_on)
+        live += sum(type_of(v).nbytes for v in made)
         known.update(made)
         during.append(live - reused + inside)
-        live -= sum(nbytes(v) for v in (*dying, *(v for v in made if v not in last)))
+        live -= sum(type_of(v).nbytes for v in (*dying, *(v for v in made if v not in last)))
     return during
 
 
@@ -212,7 +216,7 @@ def _is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
     return op.name != "while" and len(op.results) == 1 and op.results[0] in stored
 
 
-def inner_bytes(op: Op, nbytes: Callable[[Value], int] = own_bytes) -> int:
+def inner_bytes(op: Op, type_of: TypeOf = own_type) -> int:
     """The most bytes that are live inside an op, beyond what it reads and makes. A gather of blocks that lie in pieces makes
     them side by side first, a scatter copies them so."""
     if op.name in ("all_gather", "reduce_scatter") and sends(op):
@@ -220,4 +224,6 @@ def inner_bytes(op: Op, nbytes: Callable[[Value], int] = own_bytes) -> int:
         return larger.nbytes if math.prod(larger.shape[: op.attrs["dim"]]) > 1 else 0
     if op.name not in CONTROL_FLOW:
         return 0
-    return max((peak_bytes(r, set(r.args), nbytes) - sum(map(nbytes, r.args)) for r in op.regions), default=0)
+    return max(
+        peak_bytes(r, set(r.args), type_of) - sum(type_of(v).nbytes for v in r.args) for r in op.regions
+    )

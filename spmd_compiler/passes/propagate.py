@@ -30,7 +30,7 @@ from .fusion_moves import take_from
 from .idle_axes import on_idle_axes
 from .legalise import legalise
 from .local_search import local_search
-from .plain_bounds import Kept, held_bytes, keep_to_plain
+from .plain_bounds import PlainBounds
 from .rolling import Rolled, adopt, rolled
 from .rules.table import RuleBook
 from .traffic import Traffic
@@ -79,11 +79,14 @@ class Propagate:
     def __call__(self, module: Module) -> Module:
         engine, wanted = self.assigned(module)
         body, attrs = module.main.body, dict(module.attrs)
-        told, memory = keep_to_plain(self, engine, module) if self.sweeps else Kept([])
+        bounds = PlainBounds(self, engine, module)
+        if self.sweeps:
+            bounds.keep()
+        told = bounds.told
         if (room := prices(engine.mesh).room) < math.inf:
             told.append(f"to fit into memory: values in blocks of at most {room:,.0f} bytes, where possible")
         if self.exact is not None:
-            told.append(self.solved(engine, body, wanted, memory))
+            told.append(self.solved(engine, body, bounds))
         if told:
             attrs["search"] = "\n".join(told)
         engine.settle_args(body)
@@ -91,13 +94,12 @@ class Propagate:
         done.attrs = attrs
         return done
 
-    def solved(self, engine: Engine, body: Block, wanted: list[Layout | None], most: float | None) -> str:
-        """What the exact search tells. most: bytes that may be live on a device with what it finds, where that is bounded."""
-        before = engine.state()
-        told = str(solve(engine, body, self.exact or 0.0, self.memory))
-        if most is not None and held_bytes(engine, body, wanted) > most:
+    def solved(self, engine: Engine, body: Block, bounds: PlainBounds) -> str:
+        """What the exact search tells; what it finds has to keep to the bounds that the default was changed for."""
+        before, told = engine.state(), str(solve(engine, body, self.exact or 0.0, self.memory))
+        if not bounds.is_kept():
             engine.restore(before)
-            told += "; what it found takes more memory than plain propagation"
+            told += "; not taken, since it takes more memory or work than plain propagation"
         return told
 
     def assigned(
