@@ -9,7 +9,6 @@ taken, or if nothing does, what plain propagation does; unless that is far deare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -111,8 +110,7 @@ class PlainBounds:
         """Goes to the first assignment within a bound that is found for modules with other prices, or to that of plain propagation,
         if it is at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
-        search = replace(self.propagate, plans=1)  # as good here as several, and quicker
-        for other in chain((search.assigned(module)[0] for module in modules), (self.plain,)):
+        for other in chain((self.propagate.assigned(module)[0] for module in modules), (self.plain,)):
             engine.adopt(other.state())
             if bound(self.taken(engine)):
                 found = engine.state()
