@@ -149,9 +149,12 @@ def peak_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) ->
 def live_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) -> list[int]:
     """The bytes that are live while each op runs; see `peak_bytes`."""
     stored = _stored(block)
-    last = {
-        s: i for i, op in enumerate(block.ops) if not _is_fused(op, stored) for s in _held(reads(op), stored)
-    }
+    last: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        if not _is_fused(op, stored):
+            for v in reads(op):
+                for s in stored.get(v, (v,)):
+                    last[s] = i
     kept = {*_held(block.returns, stored), *(v for v in block.args if v not in donated)}
     last |= dict.fromkeys(kept, len(block.ops))
     ends: dict[int, list[Value]] = {}
@@ -163,10 +166,11 @@ def live_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) ->
     for i, op in enumerate(block.ops):
         inside = inner_bytes(op, type_of)
         made = [v for v in op.results if v not in stored]
-        dying = [v for v in ends.get(i, ()) if v in known]
-        pairs = zip(op.operands[: _IN_PLACE.get(op.name, 0)], op.results, strict=False)
-        passed_on = {v for v, result in pairs if result not in stored}
-        reused = sum(type_of(v).nbytes for v in dying if v in passed_on)
+        dying, reused = [v for v in ends.get(i, ()) if v in known], 0
+        if op.name in _IN_PLACE:
+            pairs = zip(op.operands[: _IN_PLACE[op.name]], op.results, strict=False)
+            passed_on = {v for v, result in pairs if result not in stored}
+            reused = sum(type_of(v).nbytes for v in dying if v in passed_on)
         live += sum(type_of(v).nbytes for v in made)
         known.update(made)
         during.append(live - reused + inside)

@@ -41,7 +41,7 @@ class Taken(NamedTuple):
     work: float
 
 
-NO_MORE = Taken(1.0005, 1.1, 1.1)  # times as much
+NO_MORE = Taken(1.0005, 1.125, 1.125)  # times as much
 Bound = Callable[[Taken], bool]
 
 
@@ -55,7 +55,8 @@ class PlainBounds:
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
-        if self.engine.limit is None or len(self.engine.choices) > LARGE:
+        engine = self.engine
+        if engine.limit is None or len(engine.choices) > LARGE or not engine.traffic.sent(engine):
             return
         self.plain = min(self.propagated(), key=self.engine.traffic.sent)
         self.most = Taken(*(x * y for x, y in zip(self.taken(self.plain), NO_MORE, strict=True)))
