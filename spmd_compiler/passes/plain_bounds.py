@@ -30,6 +30,7 @@ HEAVIER = (4, 16)  # times as much
 SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a block is dear
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear, and times as many bytes, that a program may be that takes less memory or work
+FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 TRADE = 1.05  # of bytes times memory, or times work, what they may come to then
 
 
@@ -92,18 +93,19 @@ class PlainBounds:
         return Taken(self.engine.traffic.sent(engine), held, work)
 
     def saves(self, what: str, now: Taken) -> Bound:
-        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be."""
+        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. Bytes that are far
+        fewer than plain propagation's are worth what work weighs."""
         most, weight = self.most, HEAVIER[0] * prices(self.engine.mesh).flop
 
         def bound(x: Taken) -> bool:
             used, before = getattr(x, what), getattr(now, what)
-            return (
-                used <= getattr(most, what)
-                and all(a <= max(b, c) for a, b, c in zip(x, now, most, strict=True))
-                and x.sent <= MORE * now.sent
-                and x.sent * used <= TRADE * now.sent * before
-                and (what != "work" or x.sent + weight * used <= now.sent + weight * before)
-            )
+            if used > getattr(most, what) or any(a > max(b, c) for a, b, c in zip(x, now, most, strict=True)):
+                return False
+            in_proportion = x.sent <= MORE * now.sent and x.sent * used <= TRADE * now.sent * before
+            if what == "held":
+                return in_proportion
+            lighter = x.sent + weight * used <= now.sent + weight * before
+            return lighter and (in_proportion or x.sent <= FAR_FEWER * most.sent)
 
         return bound
 
