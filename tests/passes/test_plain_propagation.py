@@ -1,5 +1,7 @@
 """No program sends more than plain propagation does, or takes more memory, unless that would be far dearer."""
 
+from itertools import pairwise
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -120,20 +122,23 @@ def test_memory_is_not_saved_at_any_price(monkeypatch):
     assert "plain propagation" not in tensor_parallel()[1].explain()
 
 
-def small_batch(**options):
-    """Training whose batch is as large as a weight: gathered on all devices, gradients needn't be reduced."""
+def small_batch(rows=512, widths=(512, 512, 512), **options):
+    """Training whose batch is no larger than a weight: gathered on all devices, gradients needn't be reduced."""
 
     def step(ps, x, y):
         def loss(ps):
-            return ((jax.nn.relu(x @ ps[0]) @ ps[1] - y) ** 2).mean()
+            h = x
+            for w in ps[:-1]:
+                h = jax.nn.relu(h @ w)
+            return ((h @ ps[-1] - y) ** 2).mean()
 
         return jax.tree.map(lambda p, g: p - g, ps, jax.grad(loss)(ps))
 
-    square = jax.ShapeDtypeStruct((512, 512), np.float32)
+    shapes = [*pairwise(widths), (rows, widths[0]), (rows, widths[-1])]
+    *ps, x, y = (jax.ShapeDtypeStruct(shape, np.float32) for shape in shapes)
     mesh = spmd.create_mesh({"data": 8}, abstract=True)
     layouts = {"in_layouts": (P(), P("data"), P("data")), "out_layouts": P()}
-    jitted = spmd.spmd_jit(step, mesh=mesh, options=spmd.Options(**options), **layouts)
-    return jitted.lower([square, square], square, square)
+    return spmd.spmd_jit(step, mesh=mesh, options=spmd.Options(**options), **layouts).lower(ps, x, y)
 
 
 def products(lowered):
@@ -148,6 +153,17 @@ def test_it_does_no_more_work(monkeypatch):
     gathered = small_batch()
     assert gathered.comm_bytes() < 0.6 * lowered.comm_bytes()
     assert products(gathered) > 4 * products(lowered)
+
+
+def test_bytes_that_are_few_anyway_are_worth_work(monkeypatch):
+    """However many times more they are than if all devices computed everything."""
+    network = {"rows": 64, "widths": (64, 512, 512, 16)}
+    lowered, plain = small_batch(**network), small_batch(**network, sweeps=0)
+    assert lowered.comm_bytes() <= plain_bounds.FAR_FEWER * plain.comm_bytes()
+    assert "to do no more work" in lowered.explain()
+    monkeypatch.setattr(plain_bounds, "FAR_FEWER", 0.0)
+    repeated = small_batch(**network)
+    assert repeated.comm_bytes() < lowered.comm_bytes() and products(repeated) > products(lowered)
 
 
 def test_the_exact_search_takes_no_more_memory():
