@@ -59,9 +59,10 @@ class PlainBounds:
         engine = self.engine
         if engine.limit is None or len(engine.choices) > LARGE or not engine.traffic.sent(engine):
             return
-        self.plain = min(self.propagated(), key=self.engine.traffic.sent)
+        self.plain = min(self.propagated(), key=engine.traffic.sent)
         self.most = Taken(*(x * y for x, y in zip(self.taken(self.plain), NO_MORE, strict=True)))
-        if self.taken(self.engine).sent > self.most.sent:
+        self.now = self.taken(engine)
+        if self.now.sent > self.most.sent:
             lighter = (with_work(self.module, part) for part in LIGHTER)
             if self.replaced(lighter, lambda x: x.sent <= self.most.sent, DEARER):
                 self.told.append(
@@ -72,8 +73,8 @@ class PlainBounds:
 
     def lower(self, what: str, modules: Iterable[Module], told: str) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
-        now, most = self.taken(self.engine), getattr(self.most, what)
-        if getattr(now, what) > most and self.replaced(modules, self.saves(what, now), MORE):
+        most = getattr(self.most, what)
+        if getattr(self.now, what) > most and self.replaced(modules, self.saves(what), MORE):
             self.kept.append(lambda x: getattr(x, what) <= most)
             self.told.append(f"to {told} than plain propagation does, it sends more bytes or messages")
 
@@ -92,10 +93,10 @@ class PlainBounds:
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
 
-    def saves(self, what: str, now: Taken) -> Bound:
+    def saves(self, what: str) -> Bound:
         """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. Bytes that are far
         fewer than plain propagation's are worth what work weighs."""
-        most, weight = self.most, HEAVIER[0] * prices(self.engine.mesh).flop
+        now, most, weight = self.now, self.most, HEAVIER[0] * prices(self.engine.mesh).flop
 
         def bound(x: Taken) -> bool:
             used, before = getattr(x, what), getattr(now, what)
@@ -122,6 +123,7 @@ class PlainBounds:
                     engine.restore(found)
                     engine.moved()
                 if engine.total() <= dearer * cost:
+                    self.now = self.taken(engine)
                     return True
         engine.restore(before)
         return False
