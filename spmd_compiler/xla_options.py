@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .ir.graph import Module, Op
 from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
-from .passes.estimate import FREE, flops, walk
+from .passes.estimate import FREE, PRODUCTS, flops, walk
 
 NEWER = "xla_cpu_use_fusion_emitters"
 MODULES = "xla_cpu_parallel_codegen_split_count"
@@ -90,7 +90,7 @@ def _weigh(module: Module) -> _Weights:
             if op.name in SLOW:
                 slow += made * (CARRIED if trips > 1 else 1)
             bits += made if op.name in _BITWISE else 0
-        elif op.name in ("dot_general", "convolution"):
+        elif op.name in PRODUCTS:
             products += trips * flops(op)
         elif op.name == "concatenate" and trips > 1:
             joined += trips * op.results[0].type.size

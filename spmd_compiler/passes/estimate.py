@@ -142,7 +142,8 @@ def last_reads(block: Block) -> dict[Value, int]:
 def peak_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) -> int:
     """The most bytes that are live at once: arguments always, unless donated; other values from their definition to
     their last use. What a loop carries, an update of a slice, or a barrier, is made in place if nothing reads its operand
-    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates. type_of: what a device has of a value."""
+    later; what fuses with the one op that reads it takes none. It is about what XLA for CPUs allocates. type_of: what a device
+    has of a value."""
     return max((sum(type_of(v).nbytes for v in block.args), *live_bytes(block, donated, type_of)))
 
 

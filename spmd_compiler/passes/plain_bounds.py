@@ -24,7 +24,6 @@ from .scanned_args import scanned_args
 if TYPE_CHECKING:
     from .propagate import Propagate
 
-LARGE = 1500  # ops, from which on a program has no bounds: it would take long to search it again
 LIGHTER = (1 / 4, 1 / 16, 1 / 64)  # parts of what an operation weighs
 HEAVIER = (4, 16)  # times as much
 SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a block is dear
@@ -52,12 +51,12 @@ class PlainBounds:
     def __init__(self, propagate: Propagate, engine: Engine, module: Module):
         self.propagate, self.engine, self.module, self.body = propagate, engine, module, module.main.body
         self.told: list[str] = []
-        self.kept: list[Bound] = []
+        self.kept: list[str] = []  # what must not exceed `most` any more
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
         engine = self.engine
-        if engine.limit is None or len(engine.choices) > LARGE or not engine.traffic.sent(engine):
+        if engine.limit is None or not engine.traffic.sent(engine):
             return
         self.plain = min(self.propagated(), key=engine.traffic.sent)
         self.most = Taken(*(x * y for x, y in zip(self.taken(self.plain), NO_MORE, strict=True)))
@@ -73,14 +72,17 @@ class PlainBounds:
 
     def lower(self, what: str, modules: Iterable[Module], told: str) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
-        most = getattr(self.most, what)
-        if getattr(self.now, what) > most and self.replaced(modules, self.saves(what), MORE):
-            self.kept.append(lambda x: getattr(x, what) <= most)
+        too_much = getattr(self.now, what) > getattr(self.most, what)
+        if too_much and self.replaced(modules, self.saves(what), MORE):
+            self.kept.append(what)
             self.told.append(f"to {told} than plain propagation does, it sends more bytes or messages")
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
-        return not self.kept or all(kept(self.taken(self.engine)) for kept in self.kept)
+        if not self.kept:
+            return True
+        taken = self.taken(self.engine)
+        return all(getattr(taken, what) <= getattr(self.most, what) for what in self.kept)
 
     def propagated(self) -> Iterator[Engine]:
         """By plain propagation, which may see arguments gathered that are scanned."""
@@ -116,14 +118,18 @@ class PlainBounds:
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
         for other in chain((self.propagate.assigned(module)[0] for module in modules), (self.plain,)):
             engine.adopt(other.state())
-            if bound(self.taken(engine)):
+            taken = self.taken(engine)
+            if bound(taken):
                 found = engine.state()
                 local_search(engine, self.body)
-                if not bound(self.taken(engine)):
+                polished = self.taken(engine)
+                if bound(polished):
+                    taken = polished
+                else:
                     engine.restore(found)
                     engine.moved()
                 if engine.total() <= dearer * cost:
-                    self.now = self.taken(engine)
+                    self.now = taken
                     return True
         engine.restore(before)
         return False

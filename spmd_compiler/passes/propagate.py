@@ -5,8 +5,8 @@
 1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
    unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
 2. Improvement: everything is decided again by dynamic programming (`dynamic`), until nothing worthwhile is gained. A change
-   is kept only if the total gets cheaper, so the result never costs more than plain propagation. Nor does it send more, or take
-   more memory, unless doing with less costs half more (`plain_bounds`).
+   is kept only if the total gets cheaper, so the result never costs more than plain propagation. Nor does it send more, take
+   more memory or do more work, unless doing with less is far dearer (`plain_bounds`).
 3. Legalisation: where a user wants another layout than the value has, a `relayout` op stands between them; users that want
    the same share one, and constants are made in each layout rather than relaid.
 """
@@ -80,7 +80,7 @@ class Propagate:
         engine, wanted = self.assigned(module)
         body, attrs = module.main.body, dict(module.attrs)
         bounds = PlainBounds(self, engine, module)
-        if self.sweeps:
+        if self.sweeps and len(engine.choices) <= WHOLE:  # a larger one takes long to search again
             bounds.keep()
         told = bounds.told
         if (room := prices(engine.mesh).room) < math.inf:
