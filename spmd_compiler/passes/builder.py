@@ -142,6 +142,12 @@ class Builder:
         type = TensorType(shape, value.type.dtype)
         return self.op("transpose", [value], type, {"permutation": tuple(order)})
 
+    def blocks(self, value: Value, dim: int, count: int) -> Value:
+        """`value` cut along `dim` into `count` blocks, along a first dim of their own."""
+        shape = value.type.shape
+        cut = self.reshape(value, (*shape[:dim], count, shape[dim] // count, *shape[dim + 1 :]))
+        return self.transpose(cut, [dim, *(d for d in range(len(shape) + 1) if d != dim)])
+
     def side_by_side(self, blocks: Value, dim: int) -> Value:
         """Blocks along a first dim of their own, one behind the other along what is dim `dim` of each."""
         count, *shape = blocks.type.shape

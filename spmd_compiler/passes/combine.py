@@ -315,7 +315,5 @@ def _split(b: Builder, value: Value, dim: int, sizes: list[int]) -> list[Value]:
 
 def _blocks(b: Builder, value: Value, dim: int, axes: tuple[str, ...]) -> Value:
     """The blocks in which a dim is cut for the devices on some axes, a row each."""
-    n, shape = b.mesh.axes_size(axes), value.type.shape
-    cut = b.reshape(value, (*shape[:dim], n, shape[dim] // n, *shape[dim + 1 :]))
-    order = (dim, *(d for d in range(len(shape) + 1) if d != dim))
-    return b.reshape(b.transpose(cut, order), (n, value.type.size // n))
+    n = b.mesh.axes_size(axes)
+    return b.reshape(b.blocks(value, dim, n), (n, value.type.size // n))

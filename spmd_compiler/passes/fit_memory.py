@@ -17,12 +17,12 @@ from typing import NamedTuple, cast
 
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.trips import trip_count
 from ..ir.types import TensorType
-from .builder import Builder, is_zeros
-from .estimate import inner_bytes, last_reads, live_bytes, read_in, reads
+from .builder import Builder
+from .estimate import inner_bytes, last_reads, live_bytes, reads
 from .simplify import drop_unused
 from .slice_first import LOCAL
+from .stacks import slices_in, sums_stacked_in
 
 ROUNDS = 100  # of looking where the most is live
 _LOCAL = ("slice", *LOCAL)  # done again with a gather, if nothing else uses it
@@ -83,7 +83,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         held = 0 if source in given or last[source] > place else source.type.nbytes
         here = place in readers[value]
         if here:
-            slices = _slices(op, value, chain[0].attrs["dim"], used) if len(chain) == 1 else []
+            slices = slices_in(op, value, chain[0].attrs["dim"], used) if len(chain) == 1 else []
             if not slices:
                 continue
             held += sum(x.results[0].type.nbytes for x in slices)
@@ -102,10 +102,9 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         if term in made and len(readers[term]) == 1 and term not in block.returns and term not in moved:
             saved = term.type.nbytes - scatter.results[0].type.nbytes
             yield _Change(0, saved, partial(_move_behind, block, scatter, made[term]))
-    if op.name == "while" and trip_count(op) is not None:
-        for k, scatter in _scattered(block, op, readers):
-            saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
-            yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, scatter))
+    for k, update, scatter in sums_stacked_in(op, block, {v: [block.ops[i] for i in at] for v, at in readers.items()}):
+        saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
+        yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, update, scatter))
 
 
 def _gathered(block: Block, readers: dict[Value, list[int]], place: int) -> Iterator[list[Op]]:
@@ -148,31 +147,6 @@ def _gather_later(block: Block, mesh: Mesh, chain: list[Op], loop: Op | None, fi
     block.ops[at:at] = b.block.ops
 
 
-def _slices(loop: Op, value: Value, dim: int, used: set[Value]) -> list[Op]:
-    """The slices that a loop takes of a value, all of them whole along `dim`; none if it uses the value otherwise. `used`:
-    what the block around it reads."""
-    if loop.name != "while" or trip_count(loop) is None:
-        return []
-    condition, body = loop.regions
-    found: list[Op] = []
-    for k, operand in enumerate(loop.operands):
-        if operand is value:
-            arg = body.args[k]
-            users = [op for op in body.ops if arg in reads(op)]
-            whole = all(
-                op.name == "dynamic_slice"
-                and op.operands.count(arg) == 1
-                and op.operands[0] is arg
-                and op.attrs["slice_sizes"][dim] == arg.type.shape[dim]
-                for op in users
-            )
-            passed = body.returns[k] is arg and body.returns.count(arg) == 1
-            if not whole or not passed or loop.results[k] in used or condition.args[k] in read_in(condition):
-                return []
-            found += users
-    return [] if value in {*read_in(condition), *read_in(body)} else found
-
-
 def _gather_inside(gather: Op, loop: Op) -> None:
     source, dim = gather.operands[0], gather.attrs["dim"]
     condition, body = loop.regions
@@ -200,30 +174,9 @@ def _move_behind(block: Block, op: Op, other: Op) -> None:
     block.ops.insert(block.ops.index(other) + 1, op)
 
 
-def _scattered(block: Block, loop: Op, readers: dict[Value, list[int]]) -> Iterator[tuple[int, Op]]:
-    """The carries in which a loop stacks partial sums, from zeros, and what reduces and scatters each after the loop."""
-    condition, body = loop.regions
-    stacked = {v: op for op in body.ops if op.name == "dynamic_update_slice" for v in op.results}
-    inside, tested = read_in(body), read_in(condition)
-    for k, arg in enumerate(body.args):
-        update = stacked.get(body.returns[k])
-        users = readers.get(loop.results[k], [])
-        if update is None or update.operands[0] is not arg or len(users) != 1:
-            continue
-        scatter = block.ops[users[0]]
-        if scatter.name != "reduce_scatter" or scatter.attrs["kind"] != "sum":
-            continue
-        dim = scatter.attrs["dim"]
-        alone = inside.count(arg) == inside.count(body.returns[k]) == 1 and condition.args[k] not in tested
-        whole = update.operands[1].type.shape[dim] == arg.type.shape[dim]
-        if alone and whole and loop.results[k] not in block.returns and is_zeros(block, loop.operands[k]):
-            yield k, scatter
-
-
-def _scatter_inside(block: Block, mesh: Mesh, loop: Op, k: int, scatter: Op) -> None:
+def _scatter_inside(block: Block, mesh: Mesh, loop: Op, k: int, update: Op, scatter: Op) -> None:
     condition, body = loop.regions
     part = cast(TensorType, scatter.results[0].type)
-    update = next(op for op in body.ops if body.returns[k] in op.results)
     b = Builder(mesh, Block([], [], []))
     b.loc, b.cause = scatter.loc, _CAUSE + scatter.attrs["cause"]
     term = b.reduce_scatter(update.operands[1], scatter.attrs["axes"], scatter.attrs["dim"], "sum")

@@ -13,6 +13,7 @@ from typing import ClassVar
 from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
+from .blocks_in_loops import put_together_in_loops
 from .clamp_starts import clamp_starts
 from .combine import COPIED, bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
@@ -53,6 +54,8 @@ class Optimize:
         slice_first(module.main.body, module.mesh, sizes[0])
         if self.memory is not None:
             fit_memory(module.main.body, module.mesh, self.memory)
+        if not self.tpu:
+            put_together_in_loops(module.main.body, module.mesh)
         free_loops(module.main.body)
         if len(sizes) == 1:
             return self._combined(module, sizes[0])
