@@ -8,7 +8,8 @@ compute these one by one, and where elementwise ops do that stand between produc
 made, or are all that there is: they are one kernel then, and share no module with others. Where there are hardly any products
 among much else XLA makes few kernels of that, which suit the older one. Of LLVM's levels the second is enough, and takes nine
 tenths of the third one's time; but random bits are made a fifth faster by that, and by the newer emitter with it a tenth the
-stencils in loops, whose kernels read blocks with their neighbours' rows beside them.
+stencils in loops, whose kernels read blocks with their neighbours' rows beside them. Where products weigh, which LLVM does not
+compile, the first is enough, in a sixteenth less time.
 XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
 otherwise than `jax.jit` does.
 """
@@ -33,6 +34,7 @@ SLOW = {name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith
 VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of slow ones, that weigh nothing
 LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
 FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
+MANY_PRODUCTS = 20  # the same, from which on little else is computed
 _BITWISE = {"and", "not", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"}
 JOINED = 1 << 19  # values that concatenates in loops make, which weigh nothing
 CARRIED = 4  # times more slow ops weigh in loops, where more is written in place
@@ -54,7 +56,9 @@ class _Weights(NamedTuple):
     @property
     def level(self) -> int:
         bits = self.bits > VALUES and self.products < FEW_PRODUCTS * self.bits
-        return 3 if bits or self.is_stencil else 2
+        if bits or self.is_stencil:
+            return 3
+        return 1 if 0 < self.products >= MANY_PRODUCTS * self.values else 2
 
     @property
     def is_stencil(self) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import cast
 
-from ..ir.graph import Block, Op, Value
+from ..ir.graph import Block, Op
 from ..ir.mesh import Mesh
 from ..ir.optable import sends
 from ..ir.types import TensorType
@@ -51,7 +51,12 @@ def _is_inner(op: Op) -> bool:
 
 def _gather(gather: Op, loops: list[Op], mesh: Mesh) -> list[Op]:
     """Gathers along a first dim of its own; the loops put together what they take of it."""
-    (x,), (whole,), dim, n = gather.operands, gather.results, gather.attrs["dim"], mesh.axes_size(gather.attrs["axes"])
+    (x,), (whole,), dim, n = (
+        gather.operands,
+        gather.results,
+        gather.attrs["dim"],
+        mesh.axes_size(gather.attrs["axes"]),
+    )
     b = _builder(mesh, gather)
     type = TensorType((n, *x.type.shape), x.type.dtype)
     blocks = b.op("all_gather", [b.reshape(x, (1, *x.type.shape))], type, {**gather.attrs, "dim": 0})
@@ -71,7 +76,9 @@ def _put_together(body: Block, cut: Op, dim: int, n: int, mesh: Mesh) -> None:
     sizes = list(cut.attrs["slice_sizes"])
     sizes[dim] //= n
     b, type = _builder(mesh, cut), TensorType((n, *sizes), source.type.dtype)
-    part = b.op("dynamic_slice", [source, starts[dim], *starts], type, {**cut.attrs, "slice_sizes": type.shape})
+    part = b.op(
+        "dynamic_slice", [source, starts[dim], *starts], type, {**cut.attrs, "slice_sizes": type.shape}
+    )
     b.side_by_side(part, dim)
     b.block.ops[-1].results = cut.results
     at = body.ops.index(cut)
@@ -94,7 +101,9 @@ def _scatter(loop: Op, k: int, update: Op, scatter: Op, mesh: Mesh) -> tuple[lis
     body.ops[at:at] = inside.block.ops
     after = _builder(mesh, scatter)
     first = TensorType((1, *part.shape), part.dtype)
-    after.reshape(after.op("reduce_scatter", [loop.results[k]], first, {**scatter.attrs, "dim": 0}), part.shape)
+    after.reshape(
+        after.op("reduce_scatter", [loop.results[k]], first, {**scatter.attrs, "dim": 0}), part.shape
+    )
     after.block.ops[-1].results = scatter.results
     return zeros.block.ops, after.block.ops
 

@@ -219,9 +219,11 @@ class Builder:
     def modulo(self, value: Value, n: int) -> Value:
         return self.binary("remainder", value, self.index(n))
 
-    def pad(self, value: Value, dim: int, low: int, high: int, fill: Value | None = None) -> Value:
-        """Pads one dim (negative: crops); `fill` defaults to zero."""
-        if low == 0 and high == 0:
+    def pad(
+        self, value: Value, dim: int, low: int, high: int, fill: Value | None = None, between: int = 0
+    ) -> Value:
+        """Pads one dim (negative: crops), also between its elements; `fill` defaults to zero."""
+        if low == high == between == 0:
             return value
         shape = value.type.shape
         dtype = value.type.dtype
@@ -231,9 +233,10 @@ class Builder:
         attrs = {
             "edge_padding_low": (*zero[:dim], low, *zero[dim + 1 :]),
             "edge_padding_high": (*zero[:dim], high, *zero[dim + 1 :]),
-            "interior_padding": zero,
+            "interior_padding": (*zero[:dim], between, *zero[dim + 1 :]),
         }
-        new = (*shape[:dim], shape[dim] + low + high, *shape[dim + 1 :])
+        size = shape[dim] + between * max(0, shape[dim] - 1) + low + high
+        new = (*shape[:dim], size, *shape[dim + 1 :])
         return self.op("pad", [value, fill], TensorType(new, dtype), attrs)
 
     def concatenate(self, values: Sequence[Value], dim: int) -> Value:

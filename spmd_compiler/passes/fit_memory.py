@@ -102,7 +102,9 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         if term in made and len(readers[term]) == 1 and term not in block.returns and term not in moved:
             saved = term.type.nbytes - scatter.results[0].type.nbytes
             yield _Change(0, saved, partial(_move_behind, block, scatter, made[term]))
-    for k, update, scatter in sums_stacked_in(op, block, {v: [block.ops[i] for i in at] for v, at in readers.items()}):
+    for k, update, scatter in sums_stacked_in(
+        op, block, {v: [block.ops[i] for i in at] for v, at in readers.items()}
+    ):
         saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
         yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, update, scatter))
 

@@ -17,6 +17,7 @@ from .blocks_in_loops import put_together_in_loops
 from .clamp_starts import clamp_starts
 from .combine import COPIED, bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
+from .crop_windows import crop_windows
 from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
@@ -71,6 +72,7 @@ class Optimize:
             module = Simplify()(module)
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
+        crop_windows(module.main.body, module.mesh)
         if self.tpu:
             rewrite_for_tpu(module.main.body, module.mesh)
         if self.hardware is not None:

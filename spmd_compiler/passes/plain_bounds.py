@@ -9,6 +9,7 @@ taken, or if nothing does, what plain propagation does; unless that is far deare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,6 +43,7 @@ class Taken(NamedTuple):
 
 
 NO_MORE = Taken(1.0005, 1.125, 1.125)  # times as much
+LITTLE_MORE = 1.02  # times the work, above which one plan looks for less work at fewer bytes times work
 Bound = Callable[[Taken], bool]
 
 
@@ -51,7 +53,7 @@ class PlainBounds:
     def __init__(self, propagate: Propagate, engine: Engine, module: Module):
         self.propagate, self.engine, self.module, self.body = propagate, engine, module, module.main.body
         self.told: list[str] = []
-        self.kept: list[str] = []  # what must not exceed `most` any more
+        self.kept: dict[str, float] = {}  # what must not exceed a bound any more
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
@@ -59,7 +61,8 @@ class PlainBounds:
         if engine.limit is None or not engine.traffic.sent(engine):
             return
         self.plain = min(self.propagated(), key=engine.traffic.sent)
-        self.most = Taken(*(x * y for x, y in zip(self.taken(self.plain), NO_MORE, strict=True)))
+        plain = self.taken(self.plain)
+        self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         self.now = self.taken(engine)
         if self.now.sent > self.most.sent:
             lighter = (with_work(self.module, part) for part in LIGHTER)
@@ -68,13 +71,19 @@ class PlainBounds:
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
         self.lower("held", self.cramped(), "take no more memory")
-        self.lower("work", (with_work(self.module, times) for times in HEAVIER), "do no more work")
+        heavier = (with_work(self.module, times) for times in HEAVIER)
+        self.lower("work", heavier, "do no more work")
+        if self.now.work <= self.most.work:
+            self.most = self.most._replace(work=LITTLE_MORE * plain.work)
+            self.lower("work", [with_work(self.module, HEAVIER[0])], "do no more work", plans=1, trade=1.0)
 
-    def lower(self, what: str, modules: Iterable[Module], told: str) -> None:
+    def lower(
+        self, what: str, modules: Iterable[Module], told: str, plans: int | None = None, trade: float = TRADE
+    ) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
-        too_much = getattr(self.now, what) > getattr(self.most, what)
-        if too_much and self.replaced(modules, self.saves(what), MORE):
-            self.kept.append(what)
+        most = getattr(self.most, what)
+        if getattr(self.now, what) > most and self.replaced(modules, self.saves(what, trade), MORE, plans):
+            self.kept[what] = most
             self.told.append(f"to {told} than plain propagation does, it sends more bytes or messages")
 
     def is_kept(self) -> bool:
@@ -82,7 +91,7 @@ class PlainBounds:
         if not self.kept:
             return True
         taken = self.taken(self.engine)
-        return all(getattr(taken, what) <= getattr(self.most, what) for what in self.kept)
+        return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
     def propagated(self) -> Iterator[Engine]:
         """By plain propagation, which may see arguments gathered that are scanned."""
@@ -95,16 +104,16 @@ class PlainBounds:
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
 
-    def saves(self, what: str) -> Bound:
+    def saves(self, what: str, trade: float) -> Bound:
         """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. Bytes that are far
-        fewer than plain propagation's are worth what work weighs."""
+        fewer than plain propagation's are worth what work weighs. trade: what bytes times it may come to, times what they do."""
         now, most, weight = self.now, self.most, HEAVIER[0] * prices(self.engine.mesh).flop
 
         def bound(x: Taken) -> bool:
             used, before = getattr(x, what), getattr(now, what)
             if used > getattr(most, what) or any(a > max(b, c) for a, b, c in zip(x, now, most, strict=True)):
                 return False
-            in_proportion = x.sent <= MORE * now.sent and x.sent * used <= TRADE * now.sent * before
+            in_proportion = x.sent <= MORE * now.sent and x.sent * used <= trade * now.sent * before
             if what == "held":
                 return in_proportion
             lighter = x.sent + weight * used <= now.sent + weight * before
@@ -112,11 +121,14 @@ class PlainBounds:
 
         return bound
 
-    def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float) -> bool:
+    def replaced(
+        self, modules: Iterable[Module], bound: Bound, dearer: float, plans: int | None = None
+    ) -> bool:
         """Goes to the first assignment within a bound that is found for modules with other prices, or to that of plain propagation,
-        if it is at most `dearer` times as dear; whether it did."""
+        if it is at most `dearer` times as dear; whether it did. plans: by how many, at most."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
-        for other in chain((self.propagate.assigned(module)[0] for module in modules), (self.plain,)):
+        by = self.propagate if plans is None else replace(self.propagate, plans=plans)
+        for other in chain((by.assigned(module)[0] for module in modules), (self.plain,)):
             engine.adopt(other.state())
             taken = self.taken(engine)
             if bound(taken):

@@ -36,7 +36,9 @@ def slices_in(loop: Op, value: Value, dim: int, used: Container[Value]) -> list[
     return [] if value in {*read_in(condition), *read_in(body)} else found
 
 
-def sums_stacked_in(loop: Op, block: Block, readers: Mapping[Value, list[Op]]) -> Iterator[tuple[int, Op, Op]]:
+def sums_stacked_in(
+    loop: Op, block: Block, readers: Mapping[Value, list[Op]]
+) -> Iterator[tuple[int, Op, Op]]:
     """The carries in which a loop of a block stacks partial sums, from zeros; what puts one of them there, and what reduces and
     scatters them after the loop. readers: the ops of the block that read a value."""
     if loop.name != "while" or trip_count(loop) is None:

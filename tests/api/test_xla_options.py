@@ -44,7 +44,7 @@ def layers(x, w, depth=12):
 def test_products_suit_the_older_emitter():
     options = told(lowered(mlp, X, X, specs=(P("a"), P())))
     assert options[NEWER] is False
-    assert options[LEVEL] == 2
+    assert options[LEVEL] == 1
     assert options[MODULES] >= 2
 
 
@@ -83,7 +83,7 @@ def test_elementwise_ops_weigh_against_products():
         x = jax.ShapeDtypeStruct((rows, 64), np.float32)
         program = lowered(product, x, weights, specs=(P("a"), P()))
         assert newer(program) is expected
-        assert told(program)[LEVEL] == 2
+        assert told(program)[LEVEL] == 1
 
 
 def test_hardly_any_products_suit_the_older_emitter():
@@ -192,5 +192,5 @@ def test_stencils_in_loops_are_optimized_more():
 
     for fun, rows, stencil in ((heat, 1 << 13, True), (heat, 1 << 8, False), (weighted, 1 << 13, False)):
         program = lowered(fun, jax.ShapeDtypeStruct((rows, 128), np.float32))
-        assert told(program)[LEVEL] == (3 if stencil else 2)
+        assert told(program)[LEVEL] == (3 if stencil else 1 if fun is weighted else 2)
         assert newer(program) is stencil
