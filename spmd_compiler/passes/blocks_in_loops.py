@@ -51,13 +51,8 @@ def _is_inner(op: Op) -> bool:
 
 def _gather(gather: Op, loops: list[Op], mesh: Mesh) -> list[Op]:
     """Gathers along a first dim of its own; the loops put together what they take of it."""
-    (x,), (whole,), dim, n = (
-        gather.operands,
-        gather.results,
-        gather.attrs["dim"],
-        mesh.axes_size(gather.attrs["axes"]),
-    )
-    b = _builder(mesh, gather)
+    (x,), (whole,), dim = gather.operands, gather.results, gather.attrs["dim"]
+    n, b = mesh.axes_size(gather.attrs["axes"]), _builder(mesh, gather)
     type = TensorType((n, *x.type.shape), x.type.dtype)
     blocks = b.op("all_gather", [b.reshape(x, (1, *x.type.shape))], type, {**gather.attrs, "dim": 0})
     for loop in loops:

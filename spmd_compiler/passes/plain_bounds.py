@@ -45,6 +45,7 @@ class Taken(NamedTuple):
 NO_MORE = Taken(1.0005, 1.125, 1.125)  # times as much
 LITTLE_MORE = 1.02  # times the work, above which one plan looks for less work at fewer bytes times work
 Bound = Callable[[Taken], bool]
+_TOLD = {"held": "take no more memory", "work": "do no more work"}
 
 
 class PlainBounds:
@@ -70,21 +71,20 @@ class PlainBounds:
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
-        self.lower("held", self.cramped(), "take no more memory")
+        self.lower("held", self.cramped(), self.saves("held", TRADE))
+        few = FAR_FEWER * self.most.sent
         heavier = (with_work(self.module, times) for times in HEAVIER)
-        self.lower("work", heavier, "do no more work")
-        if self.now.work <= self.most.work:
+        self.lower("work", heavier, self.saves("work", TRADE, few))
+        if LITTLE_MORE * plain.work < self.now.work <= self.most.work and "work" not in self.kept:
             self.most = self.most._replace(work=LITTLE_MORE * plain.work)
-            self.lower("work", [with_work(self.module, HEAVIER[0])], "do no more work", plans=1, trade=1.0)
+            self.lower("work", [with_work(self.module, HEAVIER[0])], self.saves("work", 1.0), plans=1)
 
-    def lower(
-        self, what: str, modules: Iterable[Module], told: str, plans: int | None = None, trade: float = TRADE
-    ) -> None:
+    def lower(self, what: str, modules: Iterable[Module], bound: Bound, plans: int | None = None) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
         most = getattr(self.most, what)
-        if getattr(self.now, what) > most and self.replaced(modules, self.saves(what, trade), MORE, plans):
+        if getattr(self.now, what) > most and self.replaced(modules, bound, MORE, plans):
             self.kept[what] = most
-            self.told.append(f"to {told} than plain propagation does, it sends more bytes or messages")
+            self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
@@ -104,9 +104,9 @@ class PlainBounds:
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
 
-    def saves(self, what: str, trade: float) -> Bound:
-        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. Bytes that are far
-        fewer than plain propagation's are worth what work weighs. trade: what bytes times it may come to, times what they do."""
+    def saves(self, what: str, trade: float, few: float = 0.0) -> Bound:
+        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. trade: what bytes
+        times it may come to, times what they do. few: bytes that are worth what work weighs anyway."""
         now, most, weight = self.now, self.most, HEAVIER[0] * prices(self.engine.mesh).flop
 
         def bound(x: Taken) -> bool:
@@ -117,7 +117,7 @@ class PlainBounds:
             if what == "held":
                 return in_proportion
             lighter = x.sent + weight * used <= now.sent + weight * before
-            return lighter and (in_proportion or x.sent <= FAR_FEWER * most.sent)
+            return lighter and (in_proportion or x.sent <= few)
 
         return bound
 
