@@ -75,6 +75,7 @@ def _combine(
     if others may be able to afterwards: what waited for them is done together now."""
     if len({*keys.values()}) == len(keys):
         return False
+    _reshape_at_once(block)
     ops, chained = _delayed(block, keys, small)
     late = Block(block.args, ops, block.returns)
     groups = list(_groups(late, keys, bucket))
@@ -120,6 +121,26 @@ def _cause(ops: list[Op]) -> str:
     return f"{sum(int(c[1]) if c else 1 for c in counts)} combined; {cause}"
 
 
+def _reshape_at_once(block: Block) -> None:
+    """Reshapes, which move nothing, come directly behind what makes their operands, and are no reason to wait."""
+    made = {v for op in block.ops for v in op.results}
+    behind: dict[Value, list[Op]] = {}
+    for op in block.ops:
+        if op.name == "reshape":
+            behind.setdefault(op.operands[0], []).append(op)
+    new: list[Op] = []
+    done: set[Op] = set()
+    given = [op for v, reshapes in behind.items() if v not in made for op in reshapes]
+    for op in (*given, *block.ops):
+        wanted = [op]
+        while wanted:
+            if (next_op := wanted.pop()) not in done:
+                done.add(next_op)
+                new.append(next_op)
+                wanted += [x for v in next_op.results for x in behind.get(v, ())]
+    block.ops[:] = new
+
+
 def _delayed(block: Block, keys: Keys, small: int | None) -> tuple[list[Op], set[Op]]:
     """The ops in an order in which those that wait for collectives with a key come where they are needed; and which of these
     collectives wait for others."""
@@ -155,8 +176,12 @@ def _delayed(block: Block, keys: Keys, small: int | None) -> tuple[list[Op], set
 
 
 def _within(op: Op, size: int | None) -> bool:
-    """Whether what an op takes and gives is no larger than some bytes each, if given."""
-    return size is None or all(v.type.nbytes <= size for v in (*op.operands, *op.results))
+    """Whether what an op takes and gives is no larger than some bytes each, if given; a reshape moves nothing."""
+    return (
+        size is None
+        or op.name == "reshape"
+        or all(v.type.nbytes <= size for v in (*op.operands, *op.results))
+    )
 
 
 def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
