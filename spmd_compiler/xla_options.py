@@ -58,7 +58,7 @@ class _Weights(NamedTuple):
         bits = self.bits > VALUES and self.products < FEW_PRODUCTS * self.bits
         if bits or self.is_stencil:
             return 3
-        return 1 if 0 < self.products >= MANY_PRODUCTS * self.values else 2
+        return 1 if self.products >= max(1, MANY_PRODUCTS * self.values) else 2
 
     @property
     def is_stencil(self) -> bool:

@@ -16,7 +16,7 @@ from ..ir.optable import sends
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import readers
-from .stacks import slices_in, sums_stacked_in
+from .stacks import retype_carry, slices_in, sums_stacked_in
 
 
 def put_together_in_loops(block: Block, mesh: Mesh) -> None:
@@ -52,14 +52,14 @@ def _is_inner(op: Op) -> bool:
 def _gather(gather: Op, loops: list[Op], mesh: Mesh) -> list[Op]:
     """Gathers along a first dim of its own; the loops put together what they take of it."""
     (x,), (whole,), dim = gather.operands, gather.results, gather.attrs["dim"]
-    n, b = mesh.axes_size(gather.attrs["axes"]), _builder(mesh, gather)
+    n, b = mesh.axes_size(gather.attrs["axes"]), Builder.beside(mesh, gather)
     type = TensorType((n, *x.type.shape), x.type.dtype)
     blocks = b.op("all_gather", [b.reshape(x, (1, *x.type.shape))], type, {**gather.attrs, "dim": 0})
     for loop in loops:
         for k in [k for k, operand in enumerate(loop.operands) if operand is whole]:
             arg = loop.regions[1].args[k]
             loop.operands[k] = blocks
-            _retype(loop, k, type)
+            retype_carry(loop, k, type)
             for op in [op for op in loop.regions[1].ops if arg in op.operands]:
                 _put_together(loop.regions[1], op, dim, n, mesh)
     return b.block.ops
@@ -70,7 +70,7 @@ def _put_together(body: Block, cut: Op, dim: int, n: int, mesh: Mesh) -> None:
     source, *starts = cut.operands
     sizes = list(cut.attrs["slice_sizes"])
     sizes[dim] //= n
-    b, type = _builder(mesh, cut), TensorType((n, *sizes), source.type.dtype)
+    b, type = Builder.beside(mesh, cut), TensorType((n, *sizes), source.type.dtype)
     part = b.op(
         "dynamic_slice", [source, starts[dim], *starts], type, {**cut.attrs, "slice_sizes": type.shape}
     )
@@ -85,30 +85,18 @@ def _scatter(loop: Op, k: int, update: Op, scatter: Op, mesh: Mesh) -> tuple[lis
     body, dim, n = loop.regions[1], scatter.attrs["dim"], mesh.axes_size(scatter.attrs["axes"])
     part = cast(TensorType, scatter.results[0].type)
     type = TensorType((n, *part.shape), part.dtype)
-    _retype(loop, k, type)
-    zeros = _builder(mesh, loop)
+    retype_carry(loop, k, type)
+    zeros = Builder.beside(mesh, loop)
     loop.operands[k] = zeros.constant(0, type)
-    inside, (stack, term, *starts) = _builder(mesh, update), update.operands
+    inside, (stack, term, *starts) = Builder.beside(mesh, update), update.operands
     blocks = inside.blocks(term, dim, n)
     update.operands = [stack, blocks, starts[dim], *starts]
-    update.results[0].type = type
     at = body.ops.index(update)
     body.ops[at:at] = inside.block.ops
-    after = _builder(mesh, scatter)
+    after = Builder.beside(mesh, scatter)
     first = TensorType((1, *part.shape), part.dtype)
     after.reshape(
         after.op("reduce_scatter", [loop.results[k]], first, {**scatter.attrs, "dim": 0}), part.shape
     )
     after.block.ops[-1].results = scatter.results
     return zeros.block.ops, after.block.ops
-
-
-def _retype(loop: Op, k: int, type: TensorType) -> None:
-    for v in (loop.regions[0].args[k], loop.regions[1].args[k], loop.results[k]):
-        v.type = type
-
-
-def _builder(mesh: Mesh, op: Op) -> Builder:
-    b = Builder(mesh, Block([], [], []))
-    b.loc = op.loc
-    return b

@@ -68,6 +68,13 @@ class Builder:
         self.cause = ""
         self._memo: dict[Any, Value] = {}
 
+    @classmethod
+    def beside(cls, mesh: Mesh, op: Op) -> Builder:
+        """Of a block of its own, for ops that replace `op` or stand next to it: they come from where it does."""
+        b = cls(mesh, Block([], [], []))
+        b.loc = op.loc
+        return b
+
     # ------------------------------------------------------------------------------------------ ops
     def op(
         self,

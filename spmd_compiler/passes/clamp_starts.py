@@ -25,11 +25,9 @@ def clamp_starts(block: Block, mesh: Mesh) -> None:
     for op in block.ops:
         clamp = _CLAMPS.get(op.name)
         if clamp is not None and op.results[0] in sliced:
-            before = Block([], [], [])
-            b = Builder(mesh, before)
-            b.loc = op.loc
+            b = Builder.beside(mesh, op)
             clamp(b, op)
-            new += before.ops
+            new += b.block.ops
         new.append(op)
     block.ops[:] = new
 

@@ -93,8 +93,7 @@ def _merge(block: Block, mesh: Mesh, groups: list[Group], emit: Mapping[str, Emi
     packed: dict[int, list[Op]] = {}
     gone: set[Op] = set()
     for position, ops in groups:
-        b = Builder(mesh, Block([], [], []))
-        b.loc = ops[0].loc
+        b = Builder.beside(mesh, ops[0])
         b.cause = _cause(ops)
         made = emit[ops[0].name](b, ops, ops[0].attrs["axes"])
         for old, value in made.items():

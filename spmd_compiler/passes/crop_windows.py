@@ -15,8 +15,7 @@ def crop_windows(block: Block, mesh: Mesh) -> None:
         for region in op.regions:
             crop_windows(region, mesh)
         if op.name == "convolution" and any(n < 0 for side in op.attrs.get("padding") or () for n in side):
-            b = Builder(mesh, Block([], [], []))
-            b.loc = op.loc
+            b = Builder.beside(mesh, op)
             _crop(b, op)
             new += b.block.ops
         new.append(op)

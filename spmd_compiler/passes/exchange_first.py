@@ -29,8 +29,7 @@ def exchange_first(block: Block, mesh: Mesh) -> bool:
         if not chain:
             ops.append(op)
             continue
-        b = Builder(mesh, Block([], [], []))
-        b.loc = op.loc
+        b = Builder.beside(mesh, op)
         value = _exchanged(b, op, _source(chain[-1], made))
         for step in reversed(chain):
             value = _again(b, step, value, made)

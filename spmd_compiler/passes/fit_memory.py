@@ -22,7 +22,7 @@ from .builder import Builder
 from .estimate import inner_bytes, last_reads, live_bytes, reads
 from .simplify import drop_unused
 from .slice_first import LOCAL
-from .stacks import slices_in, sums_stacked_in
+from .stacks import retype_carry, slices_in, sums_stacked_in
 
 ROUNDS = 100  # of looking where the most is live
 _LOCAL = ("slice", *LOCAL)  # done again with a gather, if nothing else uses it
@@ -102,11 +102,11 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         if term in made and len(readers[term]) == 1 and term not in block.returns and term not in moved:
             saved = term.type.nbytes - scatter.results[0].type.nbytes
             yield _Change(0, saved, partial(_move_behind, block, scatter, made[term]))
-    for k, update, scatter in sums_stacked_in(
-        op, block, {v: [block.ops[i] for i in at] for v, at in readers.items()}
-    ):
-        saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
-        yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, update, scatter))
+    if op.name == "while":
+        users = {v: [block.ops[i] for i in at] for v, at in readers.items()}
+        for k, update, scatter in sums_stacked_in(op, block, users):
+            saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
+            yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, update, scatter))
 
 
 def _gathered(block: Block, readers: dict[Value, list[int]], place: int) -> Iterator[list[Op]]:
@@ -135,8 +135,7 @@ def _gather_later(block: Block, mesh: Mesh, chain: list[Op], loop: Op | None, fi
     if first is None:
         return
     value = chain[-1].results[0]
-    b = Builder(mesh, Block([], [], []))
-    b.loc = chain[0].loc
+    b = Builder.beside(mesh, chain[0])
     at = block.ops.index(first)
     others = {v for v in first.operands if v is not value and isinstance(v.type, TensorType)}
     waits = [v for op in reversed(block.ops[:at]) for v in op.results if v in others]
@@ -150,15 +149,13 @@ def _gather_later(block: Block, mesh: Mesh, chain: list[Op], loop: Op | None, fi
 
 
 def _gather_inside(gather: Op, loop: Op) -> None:
-    source, dim = gather.operands[0], gather.attrs["dim"]
-    condition, body = loop.regions
+    source, dim, body = gather.operands[0], gather.attrs["dim"], loop.regions[1]
     for k, operand in enumerate(loop.operands):
         if operand is not gather.results[0]:
             continue
         loop.operands[k] = source
         arg = body.args[k]
-        for v in (arg, condition.args[k], loop.results[k]):
-            v.type = source.type
+        retype_carry(loop, k, cast(TensorType, source.type))
         for op in [op for op in body.ops if arg in op.operands]:
             (whole,) = op.results
             sizes = list(op.attrs["slice_sizes"])
@@ -177,10 +174,9 @@ def _move_behind(block: Block, op: Op, other: Op) -> None:
 
 
 def _scatter_inside(block: Block, mesh: Mesh, loop: Op, k: int, update: Op, scatter: Op) -> None:
-    condition, body = loop.regions
-    part = cast(TensorType, scatter.results[0].type)
-    b = Builder(mesh, Block([], [], []))
-    b.loc, b.cause = scatter.loc, _CAUSE + scatter.attrs["cause"]
+    body, part = loop.regions[1], cast(TensorType, scatter.results[0].type)
+    b = Builder.beside(mesh, scatter)
+    b.cause = _CAUSE + scatter.attrs["cause"]
     term = b.reduce_scatter(update.operands[1], scatter.attrs["axes"], scatter.attrs["dim"], "sum")
     at = body.ops.index(update)
     body.ops[at:at] = b.block.ops
@@ -189,7 +185,6 @@ def _scatter_inside(block: Block, mesh: Mesh, loop: Op, k: int, update: Op, scat
     loop.operands[k] = zeros.constant(0, part)
     at = block.ops.index(loop)
     block.ops[at:at] = zeros.block.ops
-    for v in (body.args[k], condition.args[k], body.returns[k]):
-        v.type = part
+    retype_carry(loop, k, part)
     loop.results[k] = scatter.results[0]
     block.ops.remove(scatter)

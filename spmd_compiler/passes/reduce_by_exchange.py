@@ -27,8 +27,8 @@ def rewrite_collectives(block: Block, mesh: Mesh, emit: Emit) -> None:
             continue
         kept: list[tuple[Value, Value]] = []
         for value, result in zip(op.operands, op.results, strict=True):
-            b = Builder(mesh, Block([], [], []))
-            b.loc, b.cause = op.loc, op.attrs.get("cause", "")
+            b = Builder.beside(mesh, op)
+            b.cause = op.attrs.get("cause", "")
             if emit(b, op, value) is None:
                 kept.append((value, result))
             else:

@@ -72,8 +72,7 @@ def _share(block: Block, mesh: Mesh, ops: list[Op], made: dict[Value, Op]) -> bo
     new: dict[Op, list[Op]] = {}
     renamed: dict[Value, Value] = {}
     for op, tree in trees.items():
-        b = Builder(mesh, Block([], [], []))
-        b.loc = op.loc
+        b = Builder.beside(mesh, op)
         renamed[op.results[0]] = _assembled(b, op, tree, boxes, arrived)
         new[op] = b.block.ops
     block.ops[:] = [x for op in block.ops for x in new.get(op, (op,))]

@@ -66,8 +66,7 @@ def _are_parts(gather: Op, users: Sequence[Op]) -> bool:
 
 def _gathered(gather: Op, part: Op, mesh: Mesh) -> list[Op]:
     """The ops that slice what a gather reads, and gather that."""
-    b, dim, (value,) = Builder(mesh, Block([], [], [])), gather.attrs["dim"], gather.operands
-    b.loc = part.loc
+    b, dim, (value,) = Builder.beside(mesh, part), gather.attrs["dim"], gather.operands
     size, cut = value.type.shape[dim], part.results[0].type
     limits = tuple(size if d == dim else x for d, x in enumerate(part.attrs["limit_indices"]))
     shape = (*cut.shape[:dim], size, *cut.shape[dim + 1 :])

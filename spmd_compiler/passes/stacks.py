@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Mapping
 
 from ..ir.graph import Block, Op, Value
 from ..ir.trips import trip_count
+from ..ir.types import TensorType
 from .builder import is_zeros
 from .estimate import read_in, reads
 
@@ -59,3 +60,10 @@ def sums_stacked_in(
         whole = update.operands[1].type.shape[dim] == arg.type.shape[dim]
         if alone and whole and loop.results[k] not in block.returns and is_zeros(block, loop.operands[k]):
             yield k, update, scatter
+
+
+def retype_carry(loop: Op, k: int, type: TensorType) -> None:
+    """What a loop carries at a position gets another type, in its body too."""
+    condition, body = loop.regions
+    for v in (condition.args[k], body.args[k], body.returns[k], loop.results[k]):
+        v.type = type
