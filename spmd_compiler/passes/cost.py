@@ -118,9 +118,12 @@ def priced(module: Module, hardware: Hardware | None, room: float = math.inf) ->
 
 
 def with_work(module: Module, times: float) -> Module:
-    """The module on a mesh of its own on which operations weigh some times of what they do."""
+    """The module on a mesh of its own on which operations weigh some times of what they do. Relayouts cost the same: what is
+    known of them is shared."""
     usual = prices(module.mesh)
-    return _with_prices(module, replace(usual, flop=times * usual.flop))
+    other = _with_prices(module, replace(usual, flop=times * usual.flop))
+    other.mesh.cache = {**module.mesh.cache, **other.mesh.cache}
+    return other
 
 
 def with_room(module: Module, room: float) -> Module:
