@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -52,10 +53,12 @@ class Engine(Assignment):
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
+        self.starts: list[State] = []  # what plain propagation found
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
+        self.defers = False  # the forward assignment sees no partial as reduced that nobody had to pay for
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
@@ -112,11 +115,13 @@ class Engine(Assignment):
         return layout and even_part(layout, value.type, self.mesh)
 
     def _others(self, value: Value) -> tuple[Layout, ...]:
-        users = self.demands.get(value)
-        if not users:
-            return ()
-        layout = self.layouts[value]
-        return tuple([x for x in users if x is not layout])
+        """The layouts, beside its own, in which a value exists anyway for a further user. A partial will be reduced, if not for
+        this one."""
+        layout, users = self.layouts[value], self.demands.get(value) or ()
+        others = [x for x in users if x is not layout]
+        if layout.partial and not self.defers and (reduced := layout.without_partial()) not in users:
+            others.append(reduced)
+        return tuple(others)
 
     def _fixed(self, op: Op) -> None:
         """A relayout that the user wrote: its layout is given."""
@@ -169,6 +174,16 @@ class Engine(Assignment):
         self.demands = {v: dict(users) for v, users in state.demands.items()}
         self.memory.ends, self.memory.state = dict(state.ends), state.number
 
+    @contextmanager
+    def seen_in(self, state: State) -> Iterator[None]:
+        """Layouts, choices and demands are those of another state for a while, in which nothing may change."""
+        now = self.layouts, self.choices, self.demands
+        self.layouts, self.choices, self.demands = state.layouts, state.choices, state.demands
+        try:
+            yield
+        finally:
+            self.layouts, self.choices, self.demands = now
+
     def adopt(self, state: State) -> None:
         """Goes to a state of another engine for the same program on this mesh, under whose prices work cost something else."""
         self.restore(state)
@@ -206,7 +221,7 @@ class Engine(Assignment):
 
     @cached_property
     def traffic(self) -> Traffic:
-        return Traffic(self.mesh)
+        return Traffic(self.mesh, self.book)
 
     @property
     def limit(self) -> Traffic | None:

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..ir.graph import Module
 from ..ir.layout import local_type
 from .cost import prices, with_room, with_work
-from .engine import Engine
+from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
+from .gathered_args import contested_args, scanned_args
 from .legalise import legalise
 from .local_search import local_search
-from .scanned_args import scanned_args
+from .rules.table import RuleBook
 
 if TYPE_CHECKING:
     from .propagate import Propagate
@@ -44,6 +45,7 @@ class Taken(NamedTuple):
 
 NO_MORE = Taken(1.0005, 1.125, 1.125)  # times as much
 LITTLE_MORE = 1.02  # times the work, above which one plan looks for less work at fewer bytes times work
+T = TypeVar("T")
 Bound = Callable[[Taken], bool]
 _TOLD = {"held": "take no more memory", "work": "do no more work"}
 
@@ -61,8 +63,8 @@ class PlainBounds:
         engine = self.engine
         if engine.limit is None or not engine.traffic.sent(engine):
             return
-        self.plain = min(self.propagated(), key=engine.traffic.sent)
-        plain = self.taken(self.plain)
+        self.plain = min(self.propagated(), key=lambda x: self.seen_in(x, engine.traffic.sent))
+        plain = self.seen_in(self.plain, self.taken)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         self.now = self.taken(engine)
         if self.now.sent > self.most.sent:
@@ -93,10 +95,19 @@ class PlainBounds:
         taken = self.taken(self.engine)
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
-    def propagated(self) -> Iterator[Engine]:
-        """By plain propagation, which may see arguments gathered that are scanned."""
-        starts = [{}, scanned] if (scanned := scanned_args(self.engine, self.body)) else [{}]
-        return (self.propagate.forwarded(self.module, None, self.engine.book, x)[0] for x in starts)
+    def propagated(self) -> Iterator[State]:
+        """By plain propagation, which may also see arguments gathered."""
+        engine, module = self.engine, self.module
+        yield from self.propagate.starts(engine, module)
+        with engine.seen_in(engine.starts[0]):
+            gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
+        for seen in filter(None, gathered):
+            yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()
+
+    def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
+        """What a measure says of the program in another state."""
+        with self.engine.seen_in(state):
+            return measure(self.engine)
 
     def taken(self, engine: Engine) -> Taken:
         block = legalise(engine, self.body, self.propagate.asked(engine, self.module))
@@ -128,8 +139,9 @@ class PlainBounds:
         if it is at most `dearer` times as dear; whether it did. plans: by how many, at most."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
         by = self.propagate if plans is None else replace(self.propagate, plans=plans)
-        for other in chain((by.assigned(module)[0] for module in modules), (self.plain,)):
-            engine.adopt(other.state())
+        found = (by.assigned(module, None, RuleBook(engine.book))[0].state() for module in modules)
+        for other in chain(found, (self.plain,)):
+            engine.adopt(other)
             taken = self.taken(engine)
             if bound(taken):
                 found = engine.state()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
@@ -118,12 +119,13 @@ class Propagate:
         book: RuleBook | None = None,
         seen: Mapping[Value, Layout] | None = None,
         whole: bool = False,
+        defers: bool = False,
     ) -> tuple[Engine, list[Layout | None]]:
         """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
-        no axes in pieces behind reshapes."""
+        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them."""
         main = module.main
         engine = Engine(module, fusion, book)
-        engine.whole = whole
+        engine.whole, engine.defers = whole, defers
         wanted = self.asked(engine, module)
         for value in main.body.args:
             layout = (seen or {}).get(value, value.layout)
@@ -141,7 +143,14 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         engine.look_for_turned()
+        engine.starts = [engine.state()]
         return engine, wanted
+
+    def starts(self, engine: Engine, module: Module) -> list[State]:
+        """What plain propagation finds, and what it finds where it leaves partials unreduced while ops are linear in them."""
+        if len(engine.starts) == 1 and any(x.partial for x in engine.starts[0].layouts.values()):
+            engine.starts.append(self.forwarded(module, engine.fusion, engine.book, defers=True)[0].state())
+        return engine.starts
 
     def asked(self, engine: Engine, module: Module) -> list[Layout | None]:
         """The layouts that the results were asked to have, as the engine sees them."""
@@ -191,7 +200,7 @@ class Propagate:
 
     def explore(self, engine: Engine, module: Module) -> State | None:
         """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
-        pure = self.improve(engine, module.main.body, self.fused(engine, module))
+        pure = self.improve(engine, module.main.body, self.fused(engine, module), self.starts(engine, module))
         self.spread(engine, module)
         if any(op.name == "while" and "trips" not in op.attrs for op in engine.choices):
             improve(engine, module.main.body, (STEADY,))
@@ -227,18 +236,21 @@ class Propagate:
             if saw is not None and given is not None and given is not saw:
                 exchange(state.demands[value], saw, given)
 
-    def improve(self, engine: Engine, body: Block, others: Sequence[State] = ()) -> State | None:
-        """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a
-        mixture, returns what is best alone."""
-        start, found = engine.state(), dict[int, tuple[float, State]]()
+    def improve(
+        self, engine: Engine, body: Block, others: Sequence[State] = (), starts: Sequence[State] = ()
+    ) -> State | None:
+        """The best that some plans of improvement find, each from one of `starts`, by default what is there, and from each of
+        `others`. If it is a mixture, returns what is best alone."""
+        starts, found = starts or [engine.state()], dict[int, tuple[float, State]]()
 
         def keep(total: float) -> None:
             state = engine.state()
             found[state.number] = round(total, 3), state
 
         plans = PLANS[: self.plans or max(1, ROOM // max(1, len(engine.choices)))]
-        for plan in plans:
+        for plan, start in zip(plans, cycle(starts), strict=False):
             engine.restore(start)
+            engine.moved()
             scale = gain = 0.0
             for each in plan:
                 gain = improve(engine, body, *each)
@@ -326,7 +338,7 @@ class Propagate:
         engine.opened = frozenset()
         local_search(engine, module.main.body)
         self.keep_better(engine, module.main.body, before)
-        sent = Traffic(engine.mesh, USUAL.message)
+        sent = Traffic(engine.mesh, engine.book, USUAL.message)
         if engine.limit and sent.added(engine, before) >= -LESS * sent.sent(engine):
             engine.restore(before)
 

@@ -16,16 +16,15 @@ if TYPE_CHECKING:
 
 class Traffic:
     """What it has worked out is remembered: one for all assignments of a program. message: bytes that each weighs, beside those
-    that it has; one, so that of equal plans it is that with fewer messages."""
+    that it has; one, so that of equal plans it is that with fewer messages. book: the program's rules."""
 
-    def __init__(self, mesh: Mesh, message: float = 1.0):
+    def __init__(self, mesh: Mesh, book: RuleBook, message: float = 1.0):
         self.mesh = Mesh(mesh.axes)
         self.mesh.cache["prices"] = replace(USUAL, message=message, touch=0.0, flop=0.0)
-        self.costs, self.book = Costs(self.mesh), RuleBook()
+        self.costs, self.book = Costs(self.mesh), RuleBook(book)
 
     def sent(self, engine: Engine) -> float:
         """Bytes per device, by the ring model, and those for messages."""
-        self.book.scalars.update(engine.book.scalars)
         weights, total = engine.weights, 0.0
         for op, choice in engine.choices.items():
             if any(s.exchange for s in choice.picks):
@@ -38,8 +37,6 @@ class Traffic:
 
     def added(self, engine: Engine, before: State) -> float:
         """By how much the program sends more than it did in an earlier state."""
-        after, sent = engine.state(), self.sent(engine)
-        engine.restore(before)
-        sent -= self.sent(engine)
-        engine.restore(after)
-        return sent
+        with engine.seen_in(before):
+            earlier = self.sent(engine)
+        return self.sent(engine) - earlier

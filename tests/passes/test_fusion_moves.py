@@ -56,7 +56,7 @@ def test_generated(seed):
         improve(engine, module.main.body, views, leap)
         states.append(engine.state())
     engine.restore(states[0])
-    traffic = Traffic(engine.mesh)
+    traffic = Traffic(engine.mesh, engine.book)
     for other in states[1:]:
         before, sent = engine.total(), traffic.sent(engine)
         gain = take_from(engine, other, traffic)

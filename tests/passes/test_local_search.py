@@ -133,7 +133,7 @@ def test_few_bytes_come_before_few_messages(monkeypatch):
     """Normalising everywhere would spare the messages of the norm in each iteration."""
     module = imported(*POWER)
     engine = without_moves(module, monkeypatch)
-    traffic = Traffic(engine.mesh)
+    traffic = Traffic(engine.mesh, engine.book)
     sent = traffic.sent(engine)
     assert region_moves(engine) > 0
     assert traffic.sent(engine) > sent
@@ -147,7 +147,7 @@ def test_traffic_is_what_the_program_sends():
     found = collectives(stages["optimize"])
     sent = sum(c.bytes_per_device * c.trips for c in found)
     assert sent > 0
-    assert sent <= Traffic(engine.mesh).sent(engine) <= sent + 4 * len(found)
+    assert sent <= Traffic(engine.mesh, engine.book).sent(engine) <= sent + 4 * len(found)
 
 
 def test_the_region_of_a_dim():
@@ -228,8 +228,7 @@ def test_never_dearer_and_never_more_bytes(seed, monkeypatch):
     before = without_moves(module, monkeypatch)
     after, _ = Propagate().assigned(module)
     assert after.total() <= before.total() + 1e-6
-    traffic = Traffic(module.mesh)
-    assert traffic.sent(after) <= traffic.sent(before) + 1e-6
+    assert after.traffic.sent(after) <= before.traffic.sent(before) + 1e-6
 
 
 def test_axes_of_a_dim_in_the_order_that_suits():

@@ -16,8 +16,8 @@ from spmd_compiler.passes import plain_bounds, propagate
 from spmd_compiler.passes.cost import with_work
 from spmd_compiler.passes.engine import Engine
 from spmd_compiler.passes.estimate import product_flops
+from spmd_compiler.passes.gathered_args import contested_args, scanned_args
 from spmd_compiler.passes.pipeline import compile_module
-from spmd_compiler.passes.scanned_args import scanned_args
 
 MESH = spmd.create_mesh({"data": 3, "more": 2}, abstract=True)
 WEIGHTS = jax.ShapeDtypeStruct((384, 768), np.float32)
@@ -80,6 +80,31 @@ def test_arguments_that_are_scanned(spec, seen):
     found = scanned_args(Engine(module), module.main.body)
     assert [str(x) for x in found.values()] == ([seen] if seen else [])
     assert all(value.type.shape == BATCHES.shape for value in found)
+
+
+@pytest.mark.parametrize("spec, seen", [(P(None, ("model", "data")), "{-,-}"), (P("data", "model"), None)])
+def test_arguments_with_contested_axes(spec, seen):
+    """The batch has one of the two axes that columns of weights lie on: all are gathered, as if they were one axis."""
+    mesh = spmd.create_mesh({"data": 2, "model": 3}, abstract=True)
+    step = spmd.spmd_jit(lambda w, x: x @ w, mesh=mesh, in_layouts=(spec, P("data")))
+    module = prepared(step.lower(WEIGHTS, jax.ShapeDtypeStruct((4096, 384), np.float32)))
+    engine, _ = propagate.Propagate().forwarded(module)
+    assert [str(x) for x in contested_args(engine, module.main.body).values()] == ([seen] if seen else [])
+
+
+def test_plain_propagation_reduces_a_gradient_once():
+    """Though Adam reads it in two sums that are linear in it, and then their results."""
+
+    def step(w, m, v, x):
+        g = jax.grad(lambda w: (jnp.tanh(x @ w) ** 2).sum())(w)
+        m, v = 0.9 * m + 0.1 * g, 0.99 * v + 0.01 * g * g
+        return w - m / (jnp.sqrt(v) + 1e-8), m, v
+
+    layouts = {"in_layouts": (P(), P(), P(), P("data")), "out_layouts": P()}
+    lowered = spmd.spmd_jit(step, mesh=MESH, options=spmd.Options(sweeps=0), **layouts).lower(
+        *[WEIGHTS] * 3, jax.ShapeDtypeStruct((6144, 384), np.float32)
+    )
+    assert [c.kind for c in lowered.collectives()] == ["all_reduce"]
 
 
 TENSOR_PARALLEL = spmd.create_mesh({"model": 8})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -86,10 +87,19 @@ class Rule:
             for j, p in enumerate(s.results):
                 if p != R:
                     self.by_result.setdefault((j, p), []).append(s)
+        self._forget()
+
+    def _forget(self) -> None:
         self._choices: dict[Any, Choice] = {}
         self._ways: dict[Any, Choice | None] = {}
         # by the id of a choice, which is kept for it
         self._variants: dict[tuple[int, str, frozenset[str]], tuple[Choice, tuple[Choice, ...]]] = {}
+
+    def afresh(self) -> Rule:
+        """The rule with the same strategies, for other prices."""
+        other = copy(self)
+        other._forget()
+        return other
 
     # ------------------------------------------------------------------------------------------ choosing
     def choose(self, costs: Costs, op: Op, places: tuple[tuple[Layout, tuple[Layout, ...]], ...]) -> Choice:
@@ -266,9 +276,17 @@ class Rule:
         self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh
     ) -> float:
         """Work and messages of the op itself."""
-        way = self.way(choice.order, choice.picks, ins, outs, mesh)
+        way = self.way(choice.order, choice.picks, ins, outs, mesh, self._blocks(choice))
         assert way is not None
         return way.cost
+
+    def _blocks(self, choice: Choice) -> tuple[tuple[int, int], ...]:
+        """Per factor the block that a choice cuts it into, if not the default."""
+        sides = zip((*choice.demands, *choice.results), (*self.operands, *self.results), strict=True)
+        blocks = {
+            f: b for x, dims in sides for f, b in zip(dims, x.blocks, strict=False) if b and f is not None
+        }
+        return tuple(sorted(blocks.items()))
 
     def covers(self, op: Op, mesh: Mesh) -> bool:
         """True if the layouts that `op` has follow from the rule's strategies (the verifier's question)."""

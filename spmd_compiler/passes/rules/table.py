@@ -94,17 +94,27 @@ def _make(op: Op, scalars: Scalars) -> Rule:
 
 
 class RuleBook:
-    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants."""
+    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants. like: another book for the same
+    program, under other prices: choices may go from one to the other, since their strategies are the same."""
 
-    def __init__(self) -> None:
-        self.scalars: dict[Value, Any] = {}
+    def __init__(self, like: RuleBook | None = None) -> None:
+        self.scalars: dict[Value, Any] = {} if like is None else like.scalars
+        self._like = like
         self._rules: dict[Any, Rule] = {}
         self._of: dict[Op, Rule] = {}
 
     def rule(self, op: Op) -> Rule:
         rule = self._of.get(op)
         if rule is None:
-            rule = self._of[op] = self._shared(op)
+            rule = self._of[op] = (
+                self._shared(op) if self._like is None else self._afresh(self._like.rule(op))
+            )
+        return rule
+
+    def _afresh(self, other: Rule) -> Rule:
+        rule = self._rules.get(other)
+        if rule is None:
+            rule = self._rules[other] = other.afresh()
         return rule
 
     def _shared(self, op: Op) -> Rule:
