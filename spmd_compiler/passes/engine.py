@@ -53,12 +53,10 @@ class Engine(Assignment):
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
-        self.starts: list[State] = []  # what plain propagation found
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
-        self.defers = False  # the forward assignment sees no partial as reduced that nobody had to pay for
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
@@ -119,7 +117,7 @@ class Engine(Assignment):
         this one."""
         layout, users = self.layouts[value], self.demands.get(value) or ()
         others = [x for x in users if x is not layout]
-        if layout.partial and not self.defers and (reduced := layout.without_partial()) not in users:
+        if layout.partial and (reduced := layout.without_partial()) not in users:
             others.append(reduced)
         return tuple(others)
 

@@ -51,10 +51,11 @@ _TOLD = {"held": "take no more memory", "work": "do no more work"}
 
 
 class PlainBounds:
-    """The bounds for a module. told: what there is to tell of those that the engine's assignment was changed for."""
+    """The bounds for a module, whose engine has what plain propagation found. told: what there is to tell of those that the engine's assignment was changed for."""
 
     def __init__(self, propagate: Propagate, engine: Engine, module: Module):
         self.propagate, self.engine, self.module, self.body = propagate, engine, module, module.main.body
+        self.start = engine.state()
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
 
@@ -98,8 +99,8 @@ class PlainBounds:
     def propagated(self) -> Iterator[State]:
         """By plain propagation, which may also see arguments gathered."""
         engine, module = self.engine, self.module
-        yield from self.propagate.starts(engine, module)
-        with engine.seen_in(engine.starts[0]):
+        yield self.start
+        with engine.seen_in(self.start):
             gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
         for seen in filter(None, gathered):
             yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()

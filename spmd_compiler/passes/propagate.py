@@ -2,8 +2,9 @@
 
 0. An argument or a result whose layout does not divide it lies in the even part of that (`even_part`). Of an argument the
    forward propagation sees the layout asked for: cutting it is free, and where it isn't worth it step 2 finds out.
-1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials stay
-   unreduced while ops are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
+1. Forward: each op, in program order, takes the cheapest of its strategies, given where its operands are. Partials are seen
+   as if reduced, which somebody has to pay for once; the improvement finds where they are better left unreduced, while ops
+   are linear in them. Loops find the layouts of their carries by fixed point (`loops`).
 2. Improvement: everything is decided again by dynamic programming (`dynamic`), until nothing worthwhile is gained. A change
    is kept only if the total gets cheaper, so the result never costs more than plain propagation. Nor does it send more, take
    more memory or do more work, unless doing with less is far dearer (`plain_bounds`).
@@ -16,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
@@ -78,9 +78,11 @@ class Propagate:
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:
-        engine, wanted = self.assigned(module)
+        engine, wanted = self.forwarded(module)
         body, attrs = module.main.body, dict(module.attrs)
         bounds = PlainBounds(self, engine, module)
+        if self.sweeps:
+            self.search(engine, module)
         if self.sweeps and len(engine.choices) <= WHOLE:  # a larger one takes long to search again
             bounds.keep()
         told = bounds.told
@@ -119,13 +121,12 @@ class Propagate:
         book: RuleBook | None = None,
         seen: Mapping[Value, Layout] | None = None,
         whole: bool = False,
-        defers: bool = False,
     ) -> tuple[Engine, list[Layout | None]]:
         """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
-        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them."""
+        no axes in pieces behind reshapes."""
         main = module.main
         engine = Engine(module, fusion, book)
-        engine.whole, engine.defers = whole, defers
+        engine.whole = whole
         wanted = self.asked(engine, module)
         for value in main.body.args:
             layout = (seen or {}).get(value, value.layout)
@@ -143,14 +144,7 @@ class Propagate:
             if layout is not None:
                 engine.want(value, layout)
         engine.look_for_turned()
-        engine.starts = [engine.state()]
         return engine, wanted
-
-    def starts(self, engine: Engine, module: Module) -> list[State]:
-        """What plain propagation finds, and what it finds where it leaves partials unreduced while ops are linear in them."""
-        if len(engine.starts) == 1 and any(x.partial for x in engine.starts[0].layouts.values()):
-            engine.starts.append(self.forwarded(module, engine.fusion, engine.book, defers=True)[0].state())
-        return engine.starts
 
     def asked(self, engine: Engine, module: Module) -> list[Layout | None]:
         """The layouts that the results were asked to have, as the engine sees them."""
@@ -200,7 +194,7 @@ class Propagate:
 
     def explore(self, engine: Engine, module: Module) -> State | None:
         """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
-        pure = self.improve(engine, module.main.body, self.fused(engine, module), self.starts(engine, module))
+        pure = self.improve(engine, module.main.body, self.fused(engine, module))
         self.spread(engine, module)
         if any(op.name == "while" and "trips" not in op.attrs for op in engine.choices):
             improve(engine, module.main.body, (STEADY,))
@@ -236,21 +230,18 @@ class Propagate:
             if saw is not None and given is not None and given is not saw:
                 exchange(state.demands[value], saw, given)
 
-    def improve(
-        self, engine: Engine, body: Block, others: Sequence[State] = (), starts: Sequence[State] = ()
-    ) -> State | None:
-        """The best that some plans of improvement find, each from one of `starts`, by default what is there, and from each of
-        `others`. If it is a mixture, returns what is best alone."""
-        starts, found = starts or [engine.state()], dict[int, tuple[float, State]]()
+    def improve(self, engine: Engine, body: Block, others: Sequence[State] = ()) -> State | None:
+        """The best that some plans of improvement find, each from the forward assignment, and from each of `others`. If it is a
+        mixture, returns what is best alone."""
+        start, found = engine.state(), dict[int, tuple[float, State]]()
 
         def keep(total: float) -> None:
             state = engine.state()
             found[state.number] = round(total, 3), state
 
         plans = PLANS[: self.plans or max(1, ROOM // max(1, len(engine.choices)))]
-        for plan, start in zip(plans, cycle(starts), strict=False):
+        for plan in plans:
             engine.restore(start)
-            engine.moved()
             scale = gain = 0.0
             for each in plan:
                 gain = improve(engine, body, *each)
