@@ -9,7 +9,6 @@ taken, or if nothing does, what plain propagation does; unless that is far deare
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -44,7 +43,6 @@ class Taken(NamedTuple):
 
 
 NO_MORE = Taken(1.0005, 1.125, 1.125)  # times as much
-LITTLE_MORE = 1.02  # times the work, above which one plan looks for less work at fewer bytes times work
 T = TypeVar("T")
 Bound = Callable[[Taken], bool]
 _TOLD = {"held": "take no more memory", "work": "do no more work"}
@@ -74,18 +72,15 @@ class PlainBounds:
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
-        self.lower("held", self.cramped(), self.saves("held", TRADE))
+        self.lower("held", self.cramped(), self.saves("held"))
         few = FAR_FEWER * self.most.sent
         heavier = (with_work(self.module, times) for times in HEAVIER)
-        self.lower("work", heavier, self.saves("work", TRADE, few))
-        if LITTLE_MORE * plain.work < self.now.work <= self.most.work and "work" not in self.kept:
-            self.most = self.most._replace(work=LITTLE_MORE * plain.work)
-            self.lower("work", [with_work(self.module, HEAVIER[0])], self.saves("work", 1.0), plans=1)
+        self.lower("work", heavier, self.saves("work", few))
 
-    def lower(self, what: str, modules: Iterable[Module], bound: Bound, plans: int | None = None) -> None:
+    def lower(self, what: str, modules: Iterable[Module], bound: Bound) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
         most = getattr(self.most, what)
-        if getattr(self.now, what) > most and self.replaced(modules, bound, MORE, plans):
+        if getattr(self.now, what) > most and self.replaced(modules, bound, MORE):
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
 
@@ -116,16 +111,16 @@ class PlainBounds:
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
 
-    def saves(self, what: str, trade: float, few: float = 0.0) -> Bound:
-        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. trade: what bytes
-        times it may come to, times what they do. few: bytes that are worth what work weighs anyway."""
+    def saves(self, what: str, few: float = 0.0) -> Bound:
+        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. few: bytes that
+        are worth what work weighs anyway."""
         now, most, weight = self.now, self.most, HEAVIER[0] * prices(self.engine.mesh).flop
 
         def bound(x: Taken) -> bool:
             used, before = getattr(x, what), getattr(now, what)
             if used > getattr(most, what) or any(a > max(b, c) for a, b, c in zip(x, now, most, strict=True)):
                 return False
-            in_proportion = x.sent <= MORE * now.sent and x.sent * used <= trade * now.sent * before
+            in_proportion = x.sent <= MORE * now.sent and x.sent * used <= TRADE * now.sent * before
             if what == "held":
                 return in_proportion
             lighter = x.sent + weight * used <= now.sent + weight * before
@@ -133,15 +128,12 @@ class PlainBounds:
 
         return bound
 
-    def replaced(
-        self, modules: Iterable[Module], bound: Bound, dearer: float, plans: int | None = None
-    ) -> bool:
+    def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float) -> bool:
         """Goes to the first assignment within a bound that is found for modules with other prices, or to that of plain propagation,
-        if it is at most `dearer` times as dear; whether it did. plans: by how many, at most."""
+        if it is at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
-        by = self.propagate if plans is None else replace(self.propagate, plans=plans)
-        found = (by.assigned(module, None, RuleBook(engine.book))[0].state() for module in modules)
-        for other in chain(found, (self.plain,)):
+        searched = (self.propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
+        for other in chain(searched, (self.plain,)):
             engine.adopt(other)
             taken = self.taken(engine)
             if bound(taken):
