@@ -57,6 +57,7 @@ class Engine(Assignment):
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
+        self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
@@ -117,7 +118,7 @@ class Engine(Assignment):
         this one."""
         layout, users = self.layouts[value], self.demands.get(value) or ()
         others = [x for x in users if x is not layout]
-        if layout.partial and (reduced := layout.without_partial()) not in users:
+        if layout.partial and not self.defers and (reduced := layout.without_partial()) not in users:
             others.append(reduced)
         return tuple(others)
 

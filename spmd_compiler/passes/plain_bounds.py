@@ -92,9 +92,11 @@ class PlainBounds:
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
     def propagated(self) -> Iterator[State]:
-        """By plain propagation, which may also see arguments gathered."""
+        """By plain propagation, which may also defer sums behind loops, or see arguments gathered."""
         engine, module = self.engine, self.module
         yield self.start
+        if any(op.name == "while" for op in engine.choices):
+            yield self.propagate.forwarded(module, None, engine.book, defers=True)[0].state()
         with engine.seen_in(self.start):
             gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
         for seen in filter(None, gathered):

@@ -121,12 +121,13 @@ class Propagate:
         book: RuleBook | None = None,
         seen: Mapping[Value, Layout] | None = None,
         whole: bool = False,
+        defers: bool = False,
     ) -> tuple[Engine, list[Layout | None]]:
         """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
-        no axes in pieces behind reshapes."""
+        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them."""
         main = module.main
         engine = Engine(module, fusion, book)
-        engine.whole = whole
+        engine.whole, engine.defers = whole, defers
         wanted = self.asked(engine, module)
         for value in main.body.args:
             layout = (seen or {}).get(value, value.layout)

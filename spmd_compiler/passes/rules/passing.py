@@ -85,6 +85,11 @@ class PassingRule(Rule):
             return None
         return self._pair(turned, outside, mesh)
 
+    def giving(self, op: Op, result: int, layout: Layout, mesh: Mesh) -> Choice | None:
+        outside = (op.operands if self.enters else op.results)[0].type
+        way = self._pair(layout if self.enters else self.inner(layout, outside, mesh), outside, mesh)
+        return way if way is not None and way.results[0] is layout and not layout.partial else None
+
     def own_cost(
         self, choice: Choice, ins: Sequence[In | Value], outs: Sequence[Out | Value], mesh: Mesh
     ) -> float:
