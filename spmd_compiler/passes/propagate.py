@@ -173,6 +173,7 @@ class Propagate:
         adopt(engine, found, short.stand_ins)
         engine.moved()
         if len(engine.choices) <= ROOM:
+            self.polish(engine, body)  # the ends of rows may differ from what stands for them
             local_search(engine, body)
         if len(body.ops) < WHOLE:
             self.keep_better(engine, body, before)
