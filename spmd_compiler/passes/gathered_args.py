@@ -31,7 +31,9 @@ def contested_args(engine: Engine, body: Block) -> Seen:
     seen: dict[Value, Layout] = {}
     for value in body.args:
         layout = engine.given(value.layout)
-        for wanted in engine.wanted(value) if layout else ():
+        if layout is None:
+            continue
+        for wanted in engine.wanted(value):
             for axes in layout.dims:
                 left = [a for a in axes if a in wanted.axes]
                 if 0 < len(left) < len(axes):
