@@ -49,20 +49,21 @@ _TOLD = {"held": "take no more memory", "work": "do no more work"}
 
 
 class PlainBounds:
-    """The bounds for a module, whose engine has what plain propagation found. told: what there is to tell of those that the engine's assignment was changed for."""
+    """The bounds for a module. start: what plain propagation found; None if it is to have no bounds. told: what there is to tell of
+    those that the engine's assignment was changed for."""
 
-    def __init__(self, propagate: Propagate, engine: Engine, module: Module):
+    def __init__(self, propagate: Propagate, engine: Engine, module: Module, start: State | None):
         self.propagate, self.engine, self.module, self.body = propagate, engine, module, module.main.body
-        self.start = engine.state()
+        self.start = start
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
         engine = self.engine
-        if engine.limit is None or not engine.traffic.sent(engine):
+        if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
-        self.plain = min(self.propagated(), key=lambda x: self.seen_in(x, engine.traffic.sent))
+        self.plain = min(self.propagated(self.start), key=lambda x: self.seen_in(x, engine.traffic.sent))
         plain = self.seen_in(self.plain, self.taken)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         self.now = self.taken(engine)
@@ -91,13 +92,13 @@ class PlainBounds:
         taken = self.taken(self.engine)
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
-    def propagated(self) -> Iterator[State]:
+    def propagated(self, start: State) -> Iterator[State]:
         """By plain propagation, which may also defer sums behind loops, or see arguments gathered."""
         engine, module = self.engine, self.module
-        yield self.start
+        yield start
         if any(op.name == "while" for op in engine.choices):
             yield self.propagate.forwarded(module, None, engine.book, defers=True)[0].state()
-        with engine.seen_in(self.start):
+        with engine.seen_in(start):
             gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
         for seen in filter(None, gathered):
             yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()

@@ -80,11 +80,11 @@ class Propagate:
     def __call__(self, module: Module) -> Module:
         engine, wanted = self.forwarded(module)
         body, attrs = module.main.body, dict(module.attrs)
-        bounds = PlainBounds(self, engine, module)
+        again = self.sweeps > 0 and len(engine.choices) <= WHOLE  # a larger one takes long to search again
+        bounds = PlainBounds(self, engine, module, engine.state() if again else None)
         if self.sweeps:
             self.search(engine, module)
-        if self.sweeps and len(engine.choices) <= WHOLE:  # a larger one takes long to search again
-            bounds.keep()
+        bounds.keep()
         told = bounds.told
         if (room := prices(engine.mesh).room) < math.inf:
             told.append(f"to fit into memory: values in blocks of at most {room:,.0f} bytes, where possible")
