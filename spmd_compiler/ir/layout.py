@@ -10,10 +10,10 @@ Layouts are interned, so they compare and hash by identity. They don't name thei
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
-from .mesh import Mesh, merge_axes
+from .mesh import Mesh, merge_axes, renamed_axis
 from .types import TensorType, Type
 
 PARTIAL_KINDS = ("sum", "max", "min", "mul", "and", "or", "xor")
@@ -105,6 +105,11 @@ class Layout:
             b if new == old else 0 for b, new, old in zip(self.blocks, dims, self.dims, strict=False)
         )
         return Layout(dims, tuple(p for p in self.partial if p[0] not in gone), blocks)
+
+    def renamed(self, names: Mapping[str, str]) -> Layout:
+        """The same layout over axes with other names."""
+        dims = tuple([tuple([renamed_axis(a, names) for a in axes]) for axes in self.dims])
+        return Layout(dims, tuple([(renamed_axis(a, names), kind) for a, kind in self.partial]), self.blocks)
 
     def __repr__(self) -> str:
         blocks = self.blocks or (0,) * len(self.dims)

@@ -100,6 +100,12 @@ def parse_axis(axis: str) -> tuple[str, int, int | None]:
     return (m[1], int(m[2]), int(m[3])) if m else (axis, 1, None)
 
 
+def renamed_axis(axis: str, names: Mapping[str, str]) -> str:
+    """An axis, or a piece of one, by the axis' new name, if it has one."""
+    name, colon, piece = axis.partition(":")
+    return names.get(name, name) + colon + piece
+
+
 def split_axis(mesh: Mesh, axis: str, major: int) -> tuple[str, str]:
     """Cuts an axis into a major piece of size `major` and the rest; `major` divides its size."""
     name, pre, _ = parse_axis(axis)

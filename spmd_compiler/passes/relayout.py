@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ..ir.layout import Layout, local_type
-from ..ir.mesh import Mesh, parse_axis, split_axis
+from ..ir.mesh import Mesh, parse_axis, renamed_axis, split_axis
 from ..ir.types import TensorType
-from .cost import step_cost
+from .cost import prices, step_cost
 from .relayout_bound import least_cost
 from .relayout_direct import direct
 from .relayout_exchange import fuse
@@ -40,9 +40,55 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     plans, key = mesh.cache.setdefault("plans", {}), (type, source, target)
     known = plans.get(key)
     if known is None:
-        known = plans[key] = _plan(type, source, target, mesh)
+        names = _first_of_alike(source, target, mesh)
+        known = _renamed(type, source, target, names, mesh) if names else _plan(type, source, target, mesh)
+        plans[key] = known
         known_bounds(mesh)[key] = known.cost
     return known
+
+
+def _first_of_alike(source: Layout, target: Layout, mesh: Mesh) -> dict[str, str]:
+    """Axes of one size are alike, and plans differ by their names only: of the axes of two layouts, in the order in which these
+    name them, the ones that come first in the mesh among those alike. {} if they do already, or links differ."""
+    alike = mesh.cache.get("alike")
+    if alike is None:
+        hardware = prices(mesh).hardware
+        same = hardware is None or not hardware.axes
+        sizes = mesh.shape.values()
+        alike = mesh.cache["alike"] = {
+            axis: [a for a, n in mesh.axes if n == size]
+            for axis, size in mesh.axes
+            if same and sum(n == size for n in sizes) > 1
+        }
+    if not alike:
+        return {}
+    names: dict[str, str] = {}
+    for axis in (*source.placement, *target.placement):
+        name = parse_axis(axis)[0]
+        if name in alike and name not in names:
+            names[name] = next(a for a in alike[name] if a not in names.values())
+    return {} if all(old == new for old, new in names.items()) else names
+
+
+def _renamed(type: TensorType, source: Layout, target: Layout, names: dict[str, str], mesh: Mesh) -> Plan:
+    """The plan, made under other names of the axes, which may be known for them already."""
+    plans, key = (
+        mesh.cache.setdefault("plans_of_alike", {}),
+        (type, source.renamed(names), target.renamed(names)),
+    )
+    if key not in plans:
+        plans[key] = _plan(*key, mesh)
+    back = {new: old for old, new in names.items()}
+    steps = [
+        s._replace(
+            axes=tuple([renamed_axis(a, back) for a in s.axes]),
+            source=s.source.renamed(back),
+            target=s.target.renamed(back),
+            between=s.between and s.between.renamed(back),
+        )
+        for s in plans[key].steps
+    ]
+    return Plan(tuple(steps), plans[key].cost)
 
 
 def relayout_cost(

@@ -14,7 +14,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from ...ir.graph import Op, Value
-from ...ir.layout import Layout, local_type
+from ...ir.layout import Layout, block_size, local_type
 from ...ir.mesh import Mesh, parse_axis
 from ...ir.types import TensorType, Type
 from ..cost import Work, prices
@@ -162,7 +162,6 @@ class Rule:
         mesh: Mesh,
         blocks: dict[int, int],
     ) -> Choice | None:
-        shards = 1
         factors: dict[int, tuple[Strategy, list[str]]] = {}
         for axis, s in zip(order, picks, strict=True):
             if s.factor >= 0:
@@ -170,7 +169,6 @@ class Rule:
                 if chosen is not s:
                     return None  # a factor is sharded in one way only
                 axes.append(axis)
-                shards *= mesh.axis_size(axis)
         if any(self.sizes[f] % mesh.axes_size(factors[f][1]) for f in self.even.intersection(factors)):
             return None
         on = list(zip(order, picks, strict=True))
@@ -185,7 +183,12 @@ class Rule:
         if any(len({kind for _, kind in x.partial}) > 1 for x in (*demands, *results)):
             return None  # a sum of products is no product of sums: partials of two kinds at once have no one meaning
         price = prices(mesh)
-        cost = price.work(self.work) / shards
+        share = 1.0  # of the work that the first device does
+        for f, (_, axes) in factors.items():
+            share *= (blocks.get(f) or block_size(self.sizes[f], mesh.axes_size(axes))) / max(
+                self.sizes[f], 1
+            )
+        cost = price.work(self.work) * share
         cost += sum([s.deferred for s in picks])
         if price.room < math.inf:
             made = zip(outs, results, strict=True)
@@ -323,9 +326,9 @@ def distinct(ways: Iterable[Choice]) -> list[Choice]:
 
 
 def worth_cutting(size: int, axes: Sequence[str], mesh: Mesh) -> bool:
-    """Whether to try cutting a dim over some axes: in equal parts, or over one axis that it has more elements than."""
+    """Whether to try cutting a dim over some axes: in equal parts, or over one axis of which half the devices get some of it."""
     n = mesh.axes_size(axes)
-    return size % n == 0 or (len(axes) == 1 and size > n)
+    return size % n == 0 or (len(axes) == 1 and 1 < size >= n / 2)
 
 
 def with_axis(layout: Layout, axis: str, place: Placement, mesh: Mesh) -> Layout:
