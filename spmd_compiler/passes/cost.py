@@ -127,8 +127,12 @@ def with_work(module: Module, times: float) -> Module:
 
 
 def with_room(module: Module, room: float) -> Module:
-    """The module on a mesh of its own on which blocks of more than `room` bytes are dear."""
-    return _with_prices(module, replace(prices(module.mesh), room=room))
+    """The module on a mesh of its own on which blocks of more than `room` bytes are dear. Relayouts that make none are those of
+    the module's mesh."""
+    other = _with_prices(module, replace(prices(module.mesh), room=room))
+    if prices(module.mesh).room == math.inf:
+        other.mesh.cache["roomy"] = module.mesh
+    return other
 
 
 def _with_prices(module: Module, prices: Prices) -> Module:

@@ -40,11 +40,25 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     plans, key = mesh.cache.setdefault("plans", {}), (type, source, target)
     known = plans.get(key)
     if known is None:
-        names = _first_of_alike(source, target, mesh)
-        known = _renamed(type, source, target, names, mesh) if names else _plan(type, source, target, mesh)
-        plans[key] = known
+        known = plans[key] = _where_roomy(type, source, target, mesh) or _planned(type, source, target, mesh)
         known_bounds(mesh)[key] = known.cost
     return known
+
+
+def _where_roomy(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan | None:
+    """On a mesh where large blocks are dear, the plan for where they are not, if it makes none: it costs the same on both, and no
+    plan costs less where they are dear."""
+    roomy = mesh.cache.get("roomy")
+    if roomy is None:
+        return None
+    room, known = prices(mesh).room, plan(type, source, target, roomy)
+    fits = all(local_type(type, step.target, mesh).nbytes <= room for step in known.steps)
+    return known if fits else None
+
+
+def _planned(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
+    names = _first_of_alike(source, target, mesh)
+    return _renamed(type, source, target, names, mesh) if names else _plan(type, source, target, mesh)
 
 
 def _first_of_alike(source: Layout, target: Layout, mesh: Mesh) -> dict[str, str]:

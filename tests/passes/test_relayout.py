@@ -7,8 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import spmd_compiler as spmd
+from spmd_compiler.ir.graph import Module
 from spmd_compiler.ir.layout import Layout, local_type
+from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.ir.types import TensorType
+from spmd_compiler.passes.cost import with_room
 from spmd_compiler.passes.relayout import plan
 from spmd_compiler.passes.relayout_bound import least_cost
 
@@ -89,6 +92,20 @@ def test_the_bound_is_below_every_plan(case):
                 least_cost(type, source.ir, target.ir, mesh)
                 <= plan(type, source.ir, target.ir, mesh).cost + 1e-6
             )
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(sizes=[3, 8, 32]), st.sampled_from([16.0, 64.0, 1024.0]))
+def test_where_large_blocks_are_dear_plans_cost_no_more_for_those_that_are_shared(case, room):
+    """What is taken over from a mesh on which they are not costs what a plan made for the prices does."""
+    mesh, shape, chain = case
+    type, usual = TensorType(shape, "f32"), Mesh(mesh.shape)
+    shared, own = (with_room(Module(usual, {}), room).mesh for _ in range(2))
+    del own.cache["roomy"]
+    for source in chain:
+        for target in chain:
+            costs = [plan(type, source.ir, target.ir, m).cost for m in (shared, own)]
+            assert costs[0] == pytest.approx(costs[1])
 
 
 AB = MESHES[1]
@@ -192,3 +209,17 @@ def test_axes_that_trade_places(shape, swapped):
         lambda x: spmd.relayout(spmd.relayout(x, source), target), mesh=AB, out_layouts=whole
     )
     np.testing.assert_array_equal(step(x), x)
+
+
+@settings(max_examples=100, deadline=None)
+@given(cases(sizes=[1, 5, 8, 32]), st.permutations("abc"))
+def test_axes_of_one_size_are_alike(case, names):
+    """Under other names a relayout costs the same: it is the same plan."""
+    _, shape, chain = case
+    mesh, other = Mesh(dict.fromkeys("abc", 2)), dict(zip("abc", names, strict=True))
+    type = TensorType(shape, "f32")
+    for source in chain:
+        for target in chain:
+            found = plan(type, source.ir, target.ir, mesh)
+            named = plan(type, source.ir.renamed(other), target.ir.renamed(other), mesh)
+            assert named.cost == pytest.approx(found.cost)
