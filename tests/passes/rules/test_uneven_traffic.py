@@ -2,11 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax import lax
 
 import spmd_compiler as spmd
+from tests.variants import lowered
 
 from .uneven_programs import PROGRAMS
 
@@ -49,20 +48,7 @@ def test_as_lean_as_where_it_divides(name, dim):
     assert uneven <= 1.05 * even + SHIFTED.get(name, 0) + 128
 
 
-def halving(x, kernels):
-    for kernel in kernels:
-        x = lax.conv_general_dilated(x, kernel, (2, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-        x = jnp.maximum(x, 0)
-    return x.mean((1, 2))
-
-
 def test_rows_stay_where_they_are_when_half_the_devices_have_none():
-    """Of 16 rows over 8 devices 8 are left, then 4: a neighbour's row is sent, and no image is gathered."""
-    mesh, rng = spmd.create_mesh({"a": 8}), np.random.RandomState(0)
-    x = rng.randn(2, 16, 32, 8).astype(np.float32)
-    kernels = [rng.randn(3, 3, 8, 8).astype(np.float32) / 8 for _ in range(2)]
-    rows = spmd.Layout([None, "a", None, None], mesh)
-    step = spmd.spmd_jit(halving, mesh=mesh, in_layouts=(rows, None))
-    np.testing.assert_allclose(step(x, kernels), halving(x, kernels), rtol=1e-4, atol=1e-5)
-    row = 2 * 32 * 8 * 4
-    assert step.lower(x, kernels).comm_bytes() <= 3 * row + 2 * 2 * 8 * 4
+    """Of 32 rows over 16 devices 16 are left, then 8: neighbours' rows are sent, not all of them (Shardy sends 29,248
+    bytes)."""
+    assert lowered("conv_spatial_fwd~many1", 11).comm_bytes() <= 14_000
