@@ -86,23 +86,24 @@ def _first_of_alike(source: Layout, target: Layout, mesh: Mesh) -> dict[str, str
 
 def _renamed(type: TensorType, source: Layout, target: Layout, names: dict[str, str], mesh: Mesh) -> Plan:
     """The plan, made under other names of the axes, which may be known for them already."""
-    plans, key = (
-        mesh.cache.setdefault("plans_of_alike", {}),
-        (type, source.renamed(names), target.renamed(names)),
-    )
+    plans = mesh.cache.setdefault("plans_of_alike", {})
+    key = type, source.renamed(names), target.renamed(names)
     if key not in plans:
         plans[key] = _plan(*key, mesh)
     back = {new: old for old, new in names.items()}
-    steps = [
-        s._replace(
-            axes=tuple([renamed_axis(a, back) for a in s.axes]),
-            source=s.source.renamed(back),
-            target=s.target.renamed(back),
-            between=s.between and s.between.renamed(back),
-        )
-        for s in plans[key].steps
-    ]
-    return Plan(tuple(steps), plans[key].cost)
+    return Plan(tuple([_renamed_step(s, back) for s in plans[key].steps]), plans[key].cost)
+
+
+def _renamed_step(step: Step, names: dict[str, str]) -> Step:
+    axes = tuple([renamed_axis(a, names) for a in step.axes])
+    if step.kind == "all_reduce":
+        axes = tuple(sorted(axes))  # as in layouts: all-reduces over the same axes may be combined
+    return step._replace(
+        axes=axes,
+        source=step.source.renamed(names),
+        target=step.target.renamed(names),
+        between=step.between and step.between.renamed(names),
+    )
 
 
 def relayout_cost(

@@ -214,7 +214,7 @@ def test_axes_that_trade_places(shape, swapped):
 @settings(max_examples=100, deadline=None)
 @given(cases(sizes=[1, 5, 8, 32]), st.permutations("abc"))
 def test_axes_of_one_size_are_alike(case, names):
-    """Under other names a relayout costs the same: it is the same plan."""
+    """Under other names a relayout costs the same: it is the same plan, and what is reduced together later is over axes in one order."""
     _, shape, chain = case
     mesh, other = Mesh(dict.fromkeys("abc", 2)), dict(zip("abc", names, strict=True))
     type = TensorType(shape, "f32")
@@ -223,3 +223,5 @@ def test_axes_of_one_size_are_alike(case, names):
             found = plan(type, source.ir, target.ir, mesh)
             named = plan(type, source.ir.renamed(other), target.ir.renamed(other), mesh)
             assert named.cost == pytest.approx(found.cost)
+            summed = [s.axes for s in named.steps if s.kind == "all_reduce"]
+            assert summed == [tuple(sorted(axes)) for axes in summed]
