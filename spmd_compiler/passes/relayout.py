@@ -264,12 +264,12 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
     best: dict[Layout, float] = {src: 0.0}
     came: dict[Layout, Step] = {}
     left: dict[Layout, float] = {dst: 0.0}  # at least, from a layout to `dst`
-    queue: list[tuple[float, int, str, float, Layout]] = [(0.0, 0, "", 0.0, src)]
+    queue: list[tuple[float, int, bool, str, float, Layout]] = [(0.0, 0, False, "", 0.0, src)]
     visited = 0
     if limit < math.inf:
         limit -= 1e-9 * limit
     while queue:
-        _, hops, _, cost, at = heapq.heappop(queue)
+        _, hops, _, _, cost, at = heapq.heappop(queue)
         if at is dst:
             path: list[Step] = []
             while at is not src:
@@ -293,7 +293,8 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
                     left[to] = least_cost(type, to, dst, mesh)
                 least = total + left[to]
                 if to is dst or least < best.get(dst, limit):
-                    heapq.heappush(queue, (least, hops + 1, repr(to), total, to))
+                    permutes = step.kind == "collective_permute"  # rather last: an exchange may end in one
+                    heapq.heappush(queue, (least, hops + 1, permutes, repr(to), total, to))
     if visited <= MAX_STATES and limit < math.inf:
         return Plan((), math.inf)
     return _through_replicated(type, src, dst, mesh)

@@ -1,5 +1,7 @@
 """Relayouts between any two layouts: right, lean, and never larger than the larger end."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -225,3 +227,11 @@ def test_axes_of_one_size_are_alike(case, names):
             assert named.cost == pytest.approx(found.cost)
             summed = [s.axes for s in named.steps if s.kind == "all_reduce"]
             assert summed == [tuple(sorted(axes)) for axes in summed]
+
+
+@pytest.mark.parametrize("names", list(itertools.permutations("abc")))
+def test_an_exchange_is_found_whatever_the_axes_are_called(names):
+    a, b, c = names
+    source, target = Layout(((c, a), (b,))), Layout(((b,), (c, a)))
+    steps = plan(TensorType((512, 512), "f32"), source, target, Mesh(dict.fromkeys("abc", 2))).steps
+    assert [s.kind for s in steps] == ["exchange"]
