@@ -86,7 +86,7 @@ def _first_of_alike(source: Layout, target: Layout, mesh: Mesh) -> dict[str, str
 
 def _renamed(type: TensorType, source: Layout, target: Layout, names: dict[str, str], mesh: Mesh) -> Plan:
     """The plan, made under other names of the axes, which may be known for them already."""
-    plans = mesh.cache.setdefault("plans_of_alike", {})
+    plans = mesh.cache["plans"]
     key = type, source.renamed(names), target.renamed(names)
     if key not in plans:
         plans[key] = _plan(*key, mesh)

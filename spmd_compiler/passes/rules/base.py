@@ -185,9 +185,8 @@ class Rule:
         price = prices(mesh)
         share = 1.0  # of the work that the first device does
         for f, (_, axes) in factors.items():
-            share *= (blocks.get(f) or block_size(self.sizes[f], mesh.axes_size(axes))) / max(
-                self.sizes[f], 1
-            )
+            block = blocks.get(f) or block_size(self.sizes[f], mesh.axes_size(axes))
+            share *= block / max(self.sizes[f], 1)
         cost = price.work(self.work) * share
         cost += sum([s.deferred for s in picks])
         if price.room < math.inf:
