@@ -56,7 +56,9 @@ class Costs:
         if hit is None:
             if limit < math.inf and self.at_least(type, layout, demands) >= limit:
                 return math.inf
-            hit = self._serve[key] = self.distribute(type, layout, demands)[0]
+            hit = self.distribute(type, layout, demands, limit)[0]
+            if hit < math.inf:
+                self._serve[key] = hit
         return hit
 
     def served(self, type: Type, layout: Layout, demands: tuple[Layout, ...]) -> tuple[float, bool]:
@@ -80,7 +82,8 @@ class Costs:
         for bound, cost, source in unknown:
             if bound >= least:
                 break
-            least = min(least, cost + weight * self.serve(type, source, demands))
+            limit = (least - cost) / weight
+            least = min(least, cost + weight * self.serve(type, source, demands, limit))
         return least
 
     def at_least(self, type: Type, layout: Layout, demands: tuple[Layout, ...]) -> float:
@@ -96,18 +99,21 @@ class Costs:
         return least
 
     def distribute(
-        self, type: Type, layout: Layout, demands: tuple[Layout, ...]
+        self, type: Type, layout: Layout, demands: tuple[Layout, ...], limit: float = math.inf
     ) -> tuple[float, list[tuple[Layout, Layout]]]:
-        """(cost, [(source, demand)]) in the order to make them: a later one may start from an earlier one."""
+        """(cost, [(source, demand)]) in the order to make them: a later one may start from an earlier one. If the cost is `limit`
+        or more, it may be inf, without any."""
         todo = [d for d in dict.fromkeys(demands) if d is not layout]
-        best: tuple[float, list[tuple[Layout, Layout]]] | None = None
+        if not todo:
+            return 0.0, []
+        best: tuple[float, list[tuple[Layout, Layout]]] = limit, []
         for order in itertools.permutations(todo) if len(todo) <= 3 else (tuple(todo),):
             have = [layout]
             total, how = 0.0, []
             for demand in order:
-                if best is not None and total >= best[0] - 1e-9:
+                if total >= best[0] - 1e-9:
                     break  # this order is no cheaper already
-                least, best_source = math.inf, layout
+                least, best_source = best[0] - total, layout
                 for source in have:
                     cost = self.relayout(type, source, demand, least)
                     if cost < least:
@@ -116,10 +122,9 @@ class Costs:
                 how.append((best_source, demand))
                 have.append(demand)
             else:
-                if best is None or total < best[0] - 1e-9:
+                if total < best[0] - 1e-9:
                     best = (total, how)
-        assert best is not None
-        return best
+        return best if best[1] else (math.inf, [])
 
     def resolve(self, type: Type, layout: Layout) -> tuple[float, Layout]:
         """The cheapest layout without partials: scattered on a dim where one divides, else reduced everywhere."""

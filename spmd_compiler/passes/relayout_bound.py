@@ -15,7 +15,10 @@ def least_cost(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> 
     if source is target:
         return 0.0
     price, block = prices(mesh), local_type(type, target, mesh).nbytes
-    touched = price.touch * (local_type(type, source, mesh).nbytes + block)
+    there = local_type(type, source, mesh).nbytes
+    touched = price.touch * (there + block)
+    if block > price.room:
+        touched += price.hold(block, there)  # at least, however it grows
     lacking = _lacking(type, source, target, mesh)
     if not lacking or (price.hardware is not None and price.hardware.axes):
         return touched
