@@ -21,6 +21,7 @@ from .gathered_args import contested_args, scanned_args
 from .legalise import legalise
 from .local_search import local_search
 from .rules.table import RuleBook
+from .traffic import Traffic
 
 if TYPE_CHECKING:
     from .propagate import Propagate
@@ -31,6 +32,8 @@ SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a blo
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear, and times as many bytes, that a program may be that takes less memory or work
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
+NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
+LINKS = 8  # times as much as usual that a message weighs on links that are faster
 TRADE = 1.05  # of bytes times memory, or times work, what they may come to then
 
 
@@ -77,6 +80,7 @@ class PlainBounds:
         few = FAR_FEWER * self.most.sent
         heavier = (with_work(self.module, times) for times in HEAVIER)
         self.lower("work", heavier, self.saves("work", few))
+        self.lessen_messages()
 
     def lower(self, what: str, modules: Iterable[Module], bound: Bound) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
@@ -84,6 +88,16 @@ class PlainBounds:
         if getattr(self.now, what) > most and self.replaced(modules, bound, MORE):
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
+
+    def lessen_messages(self) -> None:
+        """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more."""
+        engine = self.engine
+        total, sent = engine.total(), engine.traffic.sent(engine)
+        cost, plain = self.seen_in(self.plain, lambda x: (x.total(), x.traffic.sent(x)))
+        if cost != total and cost <= NEARLY * total and plain <= NEARLY * sent:
+            dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
+            if self.seen_in(self.plain, dear.sent) < dear.sent(engine):
+                engine.adopt(self.plain)
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
