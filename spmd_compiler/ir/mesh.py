@@ -115,6 +115,12 @@ def split_axis(mesh: Mesh, axis: str, major: int) -> tuple[str, str]:
     return f"{name}:({pre}){major}", f"{name}:({pre * major}){size // major}"
 
 
+def piece_of(mesh: Mesh, axis: str, before: int, size: int) -> str:
+    """The piece of an axis, or of a piece, that has this size, and `before` slower-varying positions of it before it."""
+    name, pre, _ = parse_axis(axis)
+    return axis if size == mesh.axis_size(axis) else f"{name}:({pre * before}){size}"
+
+
 def merge_axes(mesh: Mesh, axes: tuple[str, ...]) -> tuple[str, ...]:
     """Joins neighbouring pieces of one axis: ("a:(1)2", "a:(2)2") -> ("a",) if a has size 4."""
     if not any(":" in a for a in axes):

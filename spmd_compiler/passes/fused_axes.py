@@ -11,14 +11,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Module
 from ..ir.layout import Axes, Layout, even_part
-from ..ir.mesh import Mesh, parse_axis
+from ..ir.mesh import Mesh, merge_axes, parse_axis, piece_of
 from .cost import prices
-from .rules.base import Choice
+from .relayout import split
+from .rules.strategy import Choice, Strategy
 
 if TYPE_CHECKING:
     from .engine import State
@@ -29,14 +30,17 @@ PER_DEVICE = {"in_layouts", "out_layouts", "outside", "manual_axes"}  # attribut
 
 @dataclass(frozen=True)
 class Fusion:
-    """bundles: the fused axis's name -> the axes that it stands for, major to minor. mesh: with the fused axes."""
+    """bundles: the fused axis's name -> the axes that it stands for, or the piece of one, major to minor. mesh: with the fused
+    axes. fine: with the real ones. cuts: the real axes that are in pieces, with these (`cut_axes`)."""
 
     bundles: dict[str, Axes]
     mesh: Mesh
     fine: Mesh
+    cuts: dict[str, Axes] = field(default_factory=dict)
 
     def fuse(self, layout: Layout) -> Layout:
         """A layout that the user gave, on the fused mesh: without those axes that it does not have together."""
+        layout = split(layout, self.cuts)
         names = {axes: name for name, axes in self.bundles.items()}
         layout = layout.drop(a for axes in names if not _together(axes, layout) for a in axes)
         dims: list[Axes] = []
@@ -61,13 +65,18 @@ class Fusion:
             return None
 
     def _choice(self, choice: Choice) -> Choice:
-        pieces = [self._pieces(axis) for axis in choice.order]
-        picks = tuple(pick for axes, pick in zip(pieces, choice.picks, strict=True) for _ in axes)
+        groups: dict[
+            Strategy, Axes
+        ] = {}  # axes that run in one way need not stand together, but for what they cut
+        for axis, pick in zip(choice.order, choice.picks, strict=True):
+            groups[pick] = groups.get(pick, ()) + self._pieces(axis)
+        order = [(a, pick) for pick, axes in groups.items() for a in merge_axes(self.fine, axes)]
+        picks = tuple([pick for _, pick in order])
         return Choice(
             tuple(self.real(x) for x in choice.demands),
             tuple(self.real(x) for x in choice.results),
             choice.cost + sum(s.deferred for s in picks) - sum(s.deferred for s in choice.picks),
-            tuple(a for axes in pieces for a in axes),
+            tuple([a for a, _ in order]),
             picks,
         )
 
@@ -75,9 +84,17 @@ class Fusion:
         """The same layout on the real axes."""
         if not layout.axes:
             return layout
-        dims = tuple(tuple(a for axis in axes for a in self._pieces(axis)) for axes in layout.dims)
-        partial = tuple((a, kind) for axis, kind in layout.partial for a in self._pieces(axis))
+        dims = tuple([merge_axes(self.fine, self._all_pieces(axes)) for axes in layout.dims])
+        kinds = {kind for _, kind in layout.partial}
+        partial = tuple(
+            (a, kind)
+            for kind in kinds
+            for a in merge_axes(self.fine, self._all_pieces(a for a, k in layout.partial if k == kind))
+        )
         return Layout(dims, partial, layout.blocks)
+
+    def _all_pieces(self, axes: Iterable[str]) -> Axes:
+        return tuple([a for axis in axes for a in self._pieces(axis)])
 
     def _pieces(self, axis: str) -> Axes:
         """The real axes, or pieces of them, that an axis of the fused mesh or a piece of it consists of."""
@@ -94,8 +111,7 @@ class Fusion:
             if low < high:
                 if low % before or high % low or (before * n) % high:
                     raise _Straddles
-                whole = (low, high) == (before, before * n)
-                found.append(real if whole else f"{real}:({low // before}){high // low}")
+                found.append(piece_of(self.fine, real, low // before, high // low))
             before *= n
         return tuple(found)
 
@@ -107,17 +123,21 @@ class _Straddles(Exception):
 def fusions_of(module: Module) -> list[Fusion]:
     """The axes of the module's mesh that belong together: those that no layout names apart, and those that a few do."""
     mesh = module.mesh
-    if any(PER_DEVICE.intersection(op.attrs) for op in module.walk()):
+    if not is_searched_otherwise(module):
         return []
-    hardware = prices(mesh).hardware
-    if hardware is not None and hardware.axes:
-        return []  # the links of its axes differ
     given: dict[Layout, float] = {}
     for layout, weight in _weighted(module):
         given[layout] = given.get(layout, 0.0) + weight
     chains = (_chains(given.items(), mesh, few) for few in (0.0, FEW))
     found = [fusion for x in chains if (fusion := _fusion(x, mesh)) is not None]
     return found[:1] if len(found) > 1 and found[0].bundles == found[1].bundles else found
+
+
+def is_searched_otherwise(module: Module) -> bool:
+    """Whether other axes may stand for those of the mesh: none is named inside, and all have the same links."""
+    hardware = prices(module.mesh).hardware
+    same = hardware is None or not hardware.axes
+    return same and not any(PER_DEVICE.intersection(op.attrs) for op in module.walk())
 
 
 def _fusion(chains: Iterable[Axes], mesh: Mesh) -> Fusion | None:

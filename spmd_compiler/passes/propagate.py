@@ -23,6 +23,7 @@ from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
 from .assignment import exchange
 from .cost import USUAL, prices
+from .cut_axes import cut_of
 from .dynamic import View, improve
 from .engine import Engine, State
 from .exact import solve
@@ -213,9 +214,12 @@ class Propagate:
             self.keep_better(engine, body, before)
 
     def fused(self, engine: Engine, module: Module) -> list[State]:
-        """The assignments that are found with axes that belong together as one."""
+        """The assignments that are found with axes that belong together as one, or with those in two that don't divide dims."""
         states: list[State] = []
-        for fusion in () if engine.fusion else fusions_of(module):
+        if engine.fusion:
+            return states
+        cut = cut_of(module, engine.layouts.items())
+        for fusion in (*fusions_of(module), *([cut] if cut else ())):
             found, wanted = self.assigned(module, fusion, engine.book)
             state = fusion.split(found.state())
             if state is not None:
