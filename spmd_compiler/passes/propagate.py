@@ -160,8 +160,11 @@ class Propagate:
             return
         body, short = module.main.body, rolled(engine, module)
         if short is None or len(body.ops) < WHOLE:
+            cut = None if engine.fusion else cut_of(module, engine.layouts.items())
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
+            if cut is not None:
+                self.cut(engine, module, cut)
         if short is not None:
             self.search_rolled(engine, body, short, cost)
 
@@ -214,18 +217,27 @@ class Propagate:
             self.keep_better(engine, body, before)
 
     def fused(self, engine: Engine, module: Module) -> list[State]:
-        """The assignments that are found with axes that belong together as one, or with those in two that don't divide dims."""
-        states: list[State] = []
-        if engine.fusion:
-            return states
-        cut = cut_of(module, engine.layouts.items())
-        for fusion in (*fusions_of(module), *([cut] if cut else ())):
-            found, wanted = self.assigned(module, fusion, engine.book)
-            state = fusion.split(found.state())
-            if state is not None:
-                self.as_given(engine, module, state, [x and fusion.real(x) for x in wanted])
-                states.append(state)
-        return states
+        """The assignments that are found with axes that belong together as one."""
+        fusions = () if engine.fusion else fusions_of(module)
+        return [state for x in fusions if (state := self.assigned_on(x, engine, module)) is not None]
+
+    def assigned_on(self, fusion: Fusion, engine: Engine, module: Module) -> State | None:
+        """What is found on a fused mesh, on the real axes."""
+        found, wanted = self.assigned(module, fusion, engine.book)
+        state = fusion.split(found.state())
+        if state is not None:
+            self.as_given(engine, module, state, [x and fusion.real(x) for x in wanted])
+        return state
+
+    def cut(self, engine: Engine, module: Module, cut: Fusion) -> None:
+        """What is found with axes in two that don't divide dims, where that is better."""
+        state, before = self.assigned_on(cut, engine, module), engine.state()
+        if state is not None:
+            engine.restore(state)
+            engine.moved()
+            self.polish(engine, module.main.body)
+            local_search(engine, module.main.body)
+            self.keep_better(engine, module.main.body, before)
 
     def as_given(self, engine: Engine, module: Module, state: State, seen: list[Layout | None]) -> None:
         """Arguments lie, and results are wanted, as the user gave it, where the fused axes can't say that."""
