@@ -23,8 +23,9 @@ install: $(VENV)/.installed  ## install into $(VENV)
 demo: $(VENV)/.installed  ## train the example on 8 virtual CPU devices under three schemes
 	$(BIN)/python examples/train_mlp.py
 
-test: $(VENV)/.installed  ## the tests
-	$(BIN)/python -m pytest -n 2
+EVERY ?= 1
+test: $(VENV)/.installed  ## the tests; EVERY=4: a quarter of the cases of each
+	$(BIN)/python -m pytest -n 2 --every $(EVERY)
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright --pythonpath $(BIN)/python
