@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..ir.graph import Block, Value
+from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from .engine import Engine
 
 Seen = Mapping[Value, Layout]
+PARTS = ("dynamic_slice", "reshape")
 
 
 def scanned_args(engine: Engine, body: Block) -> Seen:
@@ -27,17 +28,17 @@ def scanned_args(engine: Engine, body: Block) -> Seen:
 
 def contested_args(engine: Engine, body: Block) -> Seen:
     """Arguments with several axes on a dim, of which an assignment gathers some, since other operands have these on another dim:
-    without all axes on such dims. GSPMD, which knows no axes but numbers of tiles, can't gather some."""
+    without all axes on such dims. GSPMD, which knows no axes but numbers of tiles, can't gather some; nor does Shardy in loops."""
     seen: dict[Value, Layout] = {}
-    for value in body.args:
-        layout = engine.given(value.layout)
-        if layout is None:
+    for value, arg in _parts(body, {v: v for v in body.args}):
+        layout, given = engine.layouts[value], engine.given(arg.layout)
+        if given is None or len(layout.axes) < 2:
             continue
         for wanted in engine.wanted(value):
             for axes in layout.dims:
                 left = [a for a in axes if a in wanted.axes]
                 if 0 < len(left) < len(axes):
-                    seen[value] = seen.get(value, layout).drop(axes)
+                    seen[arg] = seen.get(arg, given).drop(axes)
     return seen
 
 
@@ -49,6 +50,21 @@ def _sliced(block: Block, args: dict[Value, Value]) -> Iterator[tuple[Value, lis
             sizes = zip(value.type.shape, op.attrs["slice_sizes"], strict=True)
             yield args[value], [d for d, (size, part) in enumerate(sizes) if part < size]
         elif op.name == "while":
-            body = op.regions[1]
-            pairs = zip(op.operands, body.args, strict=True)
-            yield from _sliced(body, args | {inner: args[v] for v, inner in pairs if v in args})
+            yield from _sliced(op.regions[1], _inside(op, args))
+
+
+def _parts(block: Block, args: dict[Value, Value]) -> Iterator[tuple[Value, Value]]:
+    """What is an argument, or a slice of it as a loop over it reads it, with the argument. args: by what stands for them."""
+    yield from args.items()
+    parts = dict(args)
+    for op in block.ops:
+        if op.name in PARTS and op.operands[0] in parts:
+            parts[op.results[0]] = parts[op.operands[0]]
+            yield op.results[0], parts[op.results[0]]
+        elif op.name == "while":
+            yield from _parts(op.regions[1], _inside(op, parts))
+
+
+def _inside(loop: Op, args: dict[Value, Value]) -> dict[Value, Value]:
+    """What stands for arguments in the body of a loop."""
+    return {inner: args[v] for v, inner in zip(loop.operands, loop.regions[1].args, strict=True) if v in args}
