@@ -109,11 +109,27 @@ def test_arguments_that_are_scanned(spec, seen):
 @pytest.mark.parametrize("spec, seen", [(P(None, ("model", "data")), "{-,-}"), (P("data", "model"), None)])
 def test_arguments_with_contested_axes(spec, seen):
     """The batch has one of the two axes that columns of weights lie on: all are gathered, as if they were one axis."""
+    assert contested(lambda w, x: x @ w, spec, WEIGHTS) == ([seen] if seen else [])
+
+
+def test_layers_of_arguments_with_contested_axes():
+    """Also where a loop reads a layer at a time."""
+
+    def layers(w, x):
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]
+
+    stacked = jax.ShapeDtypeStruct((2, 384, 384), np.float32)
+    assert contested(layers, P(None, None, ("model", "data")), stacked) == ["{-,-,-}"]
+    assert contested(layers, P(None, "data", "model"), stacked) == []
+
+
+def contested(function, spec, weights):
+    """The layouts of arguments that plain propagation sees without contested axes."""
     mesh = spmd.create_mesh({"data": 2, "model": 3}, abstract=True)
-    step = spmd.spmd_jit(lambda w, x: x @ w, mesh=mesh, in_layouts=(spec, P("data")))
-    module = prepared(step.lower(WEIGHTS, jax.ShapeDtypeStruct((4096, 384), np.float32)))
+    step = spmd.spmd_jit(function, mesh=mesh, in_layouts=(spec, P("data")))
+    module = prepared(step.lower(weights, jax.ShapeDtypeStruct((4096, weights.shape[-2]), np.float32)))
     engine, _ = propagate.Propagate().forwarded(module)
-    assert [str(x) for x in contested_args(engine, module.main.body).values()] == ([seen] if seen else [])
+    return [str(x) for x in contested_args(engine, module.main.body).values()]
 
 
 def test_plain_propagation_reduces_a_gradient_once():
