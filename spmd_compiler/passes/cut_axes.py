@@ -16,14 +16,14 @@ from ..ir.layout import Axes, Layout
 from ..ir.mesh import Mesh, split_axis
 from ..ir.types import TensorType
 from .cost import prices
-from .fused_axes import Fusion, given_layouts, is_searched_otherwise
+from .fused_axes import Fusion, given_layouts, may_have_other_axes
 
 
 def cut_of(module: Module, layouts: Iterable[tuple[Value, Layout]]) -> Fusion | None:
     """The module's mesh with the axes in two that some layouts cut dims with unevenly; None if there are none."""
     mesh = module.mesh
     majors = _majors(layouts, mesh)
-    if not majors or not is_searched_otherwise(module) or any(x.has_pieces for x in given_layouts(module)):
+    if not majors or not may_have_other_axes(module) or any(x.has_pieces for x in given_layouts(module)):
         return None
     cuts: dict[str, Axes] = {axis: split_axis(mesh, axis, major) for axis, major in majors.items()}
     bundles = {f"{axis}_{at}": (piece,) for axis, pieces in cuts.items() for at, piece in enumerate(pieces)}

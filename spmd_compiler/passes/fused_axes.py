@@ -65,9 +65,8 @@ class Fusion:
             return None
 
     def _choice(self, choice: Choice) -> Choice:
-        groups: dict[
-            Strategy, Axes
-        ] = {}  # axes that run in one way need not stand together, but for what they cut
+        # pieces of an axis that run in one way stand together: only the order of axes that cut one factor says anything
+        groups: dict[Strategy, Axes] = {}
         for axis, pick in zip(choice.order, choice.picks, strict=True):
             groups[pick] = groups.get(pick, ()) + self._pieces(axis)
         order = [(a, pick) for pick, axes in groups.items() for a in merge_axes(self.fine, axes)]
@@ -123,7 +122,7 @@ class _Straddles(Exception):
 def fusions_of(module: Module) -> list[Fusion]:
     """The axes of the module's mesh that belong together: those that no layout names apart, and those that a few do."""
     mesh = module.mesh
-    if not is_searched_otherwise(module):
+    if not may_have_other_axes(module):
         return []
     given: dict[Layout, float] = {}
     for layout, weight in _weighted(module):
@@ -133,7 +132,7 @@ def fusions_of(module: Module) -> list[Fusion]:
     return found[:1] if len(found) > 1 and found[0].bundles == found[1].bundles else found
 
 
-def is_searched_otherwise(module: Module) -> bool:
+def may_have_other_axes(module: Module) -> bool:
     """Whether other axes may stand for those of the mesh: none is named inside, and all have the same links."""
     hardware = prices(module.mesh).hardware
     same = hardware is None or not hardware.axes
