@@ -108,11 +108,10 @@ def renamed_axis(axis: str, names: Mapping[str, str]) -> str:
 
 def split_axis(mesh: Mesh, axis: str, major: int) -> tuple[str, str]:
     """Cuts an axis into a major piece of size `major` and the rest; `major` divides its size."""
-    name, pre, _ = parse_axis(axis)
     size = mesh.axis_size(axis)
     if size % major or major in (1, size):
         raise ValueError(f"axis {axis} of size {size} can't be split at {major}")
-    return f"{name}:({pre}){major}", f"{name}:({pre * major}){size // major}"
+    return piece_of(mesh, axis, 1, major), piece_of(mesh, axis, major, size // major)
 
 
 def piece_of(mesh: Mesh, axis: str, before: int, size: int) -> str:

@@ -146,10 +146,16 @@ def _fusion(chains: Iterable[Axes], mesh: Mesh) -> Fusion | None:
         return None
     first = {axes[0]: name for name, axes in bundles.items()}
     rest = {a for axes in bundles.values() for a in axes[1:]}
-    sizes = [(first.get(a, a), mesh.axes_size(bundles.get(first.get(a, a), (a,)))) for a in mesh.shape]
-    fused = Mesh([pair for a, pair in zip(mesh.shape, sizes, strict=True) if a not in rest])
-    fused.cache["prices"] = prices(mesh)
-    return Fusion(bundles, fused, mesh)
+    return Fusion(
+        bundles, mesh_of([first.get(a, a) for a in mesh.shape if a not in rest], bundles, mesh), mesh
+    )
+
+
+def mesh_of(axes: Iterable[str], bundles: dict[str, Axes], fine: Mesh) -> Mesh:
+    """The mesh with some axes, of which those in bundles stand for others, or pieces, of the real one; at its prices."""
+    mesh = Mesh([(a, fine.axes_size(bundles.get(a, (a,)))) for a in axes])
+    mesh.cache["prices"] = prices(fine)
+    return mesh
 
 
 def given_layouts(module: Module) -> Iterator[Layout]:

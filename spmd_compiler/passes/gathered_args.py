@@ -37,7 +37,7 @@ def contested_args(engine: Engine, body: Block) -> Seen:
         for wanted in engine.wanted(value):
             for axes in layout.dims:
                 left = [a for a in axes if a in wanted.axes]
-                if 0 < len(left) < len(axes):
+                if 0 < len(left) < len(axes) and not given.axes.isdisjoint(axes):
                     seen[arg] = seen.get(arg, given).drop(axes)
     return seen
 

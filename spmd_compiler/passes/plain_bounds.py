@@ -80,7 +80,7 @@ class PlainBounds:
         few = FAR_FEWER * self.most.sent
         heavier = (with_work(self.module, times) for times in HEAVIER)
         self.lower("work", heavier, self.saves("work", few))
-        self.lessen_messages()
+        self.lessen_messages(plain.sent)
 
     def lower(self, what: str, modules: Iterable[Module], bound: Bound) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
@@ -89,12 +89,14 @@ class PlainBounds:
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
 
-    def lessen_messages(self) -> None:
-        """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more."""
+    def lessen_messages(self, sent: float) -> None:
+        """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more. sent: bytes by
+        plain propagation."""
+        if sent > NEARLY * self.now.sent:
+            return
         engine = self.engine
-        total, sent = engine.total(), engine.traffic.sent(engine)
-        cost, plain = self.seen_in(self.plain, lambda x: (x.total(), x.traffic.sent(x)))
-        if cost != total and cost <= NEARLY * total and plain <= NEARLY * sent:
+        total, cost = engine.total(), self.seen_in(self.plain, Engine.total)
+        if cost != total and cost <= NEARLY * total:
             dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
             if self.seen_in(self.plain, dear.sent) < dear.sent(engine):
                 engine.adopt(self.plain)

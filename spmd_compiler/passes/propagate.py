@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
@@ -210,11 +210,7 @@ class Propagate:
         """Local search, from another assignment too if there is one: what is found alone may have more structure."""
         local_search(engine, body)
         if other is not None:
-            before = engine.state()
-            engine.restore(other)
-            engine.moved()
-            local_search(engine, body)
-            self.keep_better(engine, body, before)
+            self.go_on_from(other, engine, body, local_search)
 
     def fused(self, engine: Engine, module: Module) -> list[State]:
         """The assignments that are found with axes that belong together as one."""
@@ -231,13 +227,9 @@ class Propagate:
 
     def cut(self, engine: Engine, module: Module, cut: Fusion) -> None:
         """What is found with axes in two that don't divide dims, where that is better."""
-        state, before = self.assigned_on(cut, engine, module), engine.state()
+        state = self.assigned_on(cut, engine, module)
         if state is not None:
-            engine.restore(state)
-            engine.moved()
-            self.polish(engine, module.main.body)
-            local_search(engine, module.main.body)
-            self.keep_better(engine, module.main.body, before)
+            self.go_on_from(state, engine, module.main.body, self.polish, local_search)
 
     def as_given(self, engine: Engine, module: Module, state: State, seen: list[Layout | None]) -> None:
         """Arguments lie, and results are wanted, as the user gave it, where the fused axes can't say that."""
@@ -327,11 +319,18 @@ class Propagate:
     def compare(self, engine: Engine, module: Module, other: Engine) -> None:
         """Goes on with what is found from another start, where that is better."""
         self.improve(other, module.main.body)
+        self.go_on_from(other.state(), engine, module.main.body, self.polish)
+
+    def go_on_from(
+        self, state: State, engine: Engine, body: Block, *steps: Callable[[Engine, Block], object]
+    ) -> None:
+        """Goes to what some steps find from another assignment, where that is better."""
         before = engine.state()
-        engine.restore(other.state())
+        engine.restore(state)
         engine.moved()
-        self.polish(engine, module.main.body)
-        self.keep_better(engine, module.main.body, before)
+        for step in steps:
+            step(engine, body)
+        self.keep_better(engine, body, before)
 
     def open(self, engine: Engine, module: Module) -> None:
         """What axes are good for that nothing is on, where less is sent so: results that the user leaves to the compiler lie on no

@@ -17,10 +17,10 @@ from tests.variants import lowered
 PIECES = ("a:(1)4", "a:(4)2")
 
 
-def cut_for(*shapes_and_layouts, mesh="a=8, b=2"):
+def cut_for(*shapes_and_layouts):
     args = ", ".join(f"%x{i}: f32[{shape}] {layout}" for i, (shape, layout) in enumerate(shapes_and_layouts))
     module = parse(
-        f"mesh {{{mesh}}}\nfunc @main({args}) -> (f32[{shapes_and_layouts[0][0]}]) {{\n  return %x0\n}}\n"
+        f"mesh {{a=8, b=2}}\nfunc @main({args}) -> (f32[{shapes_and_layouts[0][0]}]) {{\n  return %x0\n}}\n"
     )
     return cut_of(module, [(v, v.layout) for v in module.main.body.args])
 
