@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler.errors import LayoutError, UnsupportedError
+from tests.share import examples
 
 MESH = spmd.create_mesh([("a", 4), ("b", 2)])
 
@@ -46,7 +47,7 @@ def product(calls):
     st.lists(st.permutations(["a", "b", None, None]), min_size=2, max_size=2),
     st.sampled_from([(8, 6, 4), (7, 5, 3)]),
 )
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_any_layout(wanted, sizes):
     b, i, o = sizes
     x, w = f32(b, i), f32(i, o)

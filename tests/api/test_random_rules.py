@@ -6,11 +6,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 MESH = spmd.create_mesh([("a", 2), ("b", 2), ("c", 2)])
 REDUCE = {"sum": jnp.sum, "max": jnp.max, "min": jnp.min}
@@ -89,7 +90,7 @@ def function(case):
 
 
 @given(rules())
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_random_rules(case):
     text = f"{', '.join(map(spelled, case.operands))} -> {', '.join(map(spelled, case.results))}"
     run = function(case)

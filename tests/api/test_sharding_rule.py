@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -13,6 +13,7 @@ from jaxlib import lapack
 
 import spmd_compiler as spmd
 from spmd_compiler.errors import LayoutError, ParseError
+from tests.share import examples
 
 MESH = spmd.create_mesh([("a", 4), ("b", 2)])
 
@@ -57,7 +58,7 @@ specs = st.permutations(["a", "b", None, None])
 
 
 @given(st.sampled_from(sorted(PROGRAMS)), st.lists(specs, min_size=3, max_size=3))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_any_layout(name, wanted):
     function, shapes = PROGRAMS[name]
     args = [f32(*s) for s in shapes]

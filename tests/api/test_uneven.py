@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 AB = [("a", 4), ("b", 2)]
 MESHES = [[("a", n)] for n in (3, 5, 6, 7, 8)] + [[("a", 2), ("b", 3)], AB, [("a", 2), ("b", 2), ("c", 2)]]
@@ -44,7 +45,7 @@ def programs(draw):
     return draw(st.sampled_from(sorted(FUNCTIONS))), axes, (n, k), (m, k), spec(), spec(), spec()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(programs(), st.booleans())
 def test_any_size_over_any_axes(program, pin):
     name, axes, left, right, x_spec, y_spec, out = program

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 MESH = spmd.create_mesh([("a", 4), ("b", 2)])
 
@@ -73,7 +74,7 @@ def tupled(function):
     st.sampled_from(sorted(TRANSFORMS)),
     st.lists(specs, min_size=2, max_size=2),
 )
-@settings(max_examples=40, deadline=None)
+@examples(25)
 def test_any_layout(name, transform, wanted):
     function, plain, shapes = FUNCTIONS[name]
     args = [f32(*s) for s in shapes]

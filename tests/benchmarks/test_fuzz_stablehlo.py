@@ -4,24 +4,25 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from benchmarks.modules.annotate import STYLES
 from benchmarks.modules.check import difference, judge
 from benchmarks.modules.mistakes import judge_mistakes, with_mistake
 from benchmarks.modules.programs import draw_program
+from tests.share import examples
 
 
 @given(st.integers(0, 1 << 20))
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(60, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_annotated_modules_compute_what_plain_ones_do(seed):
     found = judge(Random(seed), 8)
     assert not found.problem, found.annotated
 
 
 @given(st.integers(0, 1 << 20))
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@examples(40, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_mistakes_in_annotations_are_clear_errors(seed):
     problem = judge_mistakes(Random(seed), 5, count=4)
     assert not problem, problem

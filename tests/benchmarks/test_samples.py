@@ -10,14 +10,16 @@ from benchmarks import hlo, zoo
 from benchmarks.conformance import load_cases, sweep
 from benchmarks.conformance_spmd import spmd_check
 from benchmarks.zoo_compile import mesh_of, partitioned
+from tests import share
 
 SLACK = 1.05  # of the bytes that a good program sends
 
 
 def test_harnesses():
-    report = sweep(load_cases(limit=120, seed=7), lambda case: spmd_check(case, seed=0))
+    count = 80 // share.every
+    report = sweep(load_cases(limit=count, seed=7), lambda case: spmd_check(case, seed=0))
     assert not report.failures
-    assert sum(n for status, n in report.counts.items() if status.startswith("same result")) > 100
+    assert sum(n for status, n in report.counts.items() if status.startswith("same result")) > 0.8 * count
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spmd_compiler.passes import halo
 from spmd_compiler.passes.halo import Segment, Window, concat_moves, window_moves
+from tests.share import examples
 
-many = settings(max_examples=200, deadline=None)
+many = examples(200)
 NOTHING = -1
 
 

@@ -3,13 +3,14 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from tests.golden.programs import PROGRAMS
 from tests.interpreter import evaluate, needs_cores
+from tests.share import examples
 
 MESHES = [
     spmd.create_mesh({"a": 2, "b": 1}, abstract=True),
@@ -69,7 +70,7 @@ def _unary(x):
 
 
 @needs_cores
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.data())
 def test_generated(data):
     """Random ops, layouts and meshes."""

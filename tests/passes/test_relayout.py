@@ -5,7 +5,7 @@ import itertools
 import jax
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import spmd_compiler as spmd
@@ -16,6 +16,7 @@ from spmd_compiler.ir.types import TensorType
 from spmd_compiler.passes.cost import with_room
 from spmd_compiler.passes.relayout import plan
 from spmd_compiler.passes.relayout_bound import least_cost
+from tests.share import examples
 
 MESHES = [
     spmd.create_mesh([("a", 8)]),
@@ -46,7 +47,7 @@ def cases(draw, sizes):
     return mesh, shape, chain
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(cases(sizes=[1, 3, 5, 8, 12]))
 def test_values_survive(case):
     """Through any layouts, uneven and partial ones too, and back."""
@@ -62,7 +63,7 @@ def test_values_survive(case):
     np.testing.assert_array_equal(spmd.spmd_jit(f, mesh=mesh, out_layouts=whole)(x), x)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(cases(sizes=[8, 16, 32]))
 def test_no_step_is_larger_than_the_larger_end(case):
     mesh, shape, (source, _, target) = case
@@ -76,7 +77,7 @@ def test_no_step_is_larger_than_the_larger_end(case):
     assert local_type(type, at, mesh) is local_type(type, target, mesh)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @example(
     (
         MESHES[1],
@@ -94,7 +95,7 @@ def test_the_bound_is_below_every_plan(case):
         assert least <= cost * (1 + 1e-12) + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(cases(sizes=[3, 8, 32]), st.sampled_from([16.0, 64.0, 1024.0]))
 def test_where_large_blocks_are_dear_plans_cost_no_more_for_those_that_are_shared(case, room):
     """What is taken over from a mesh on which they are not costs what a plan made for the prices does."""
@@ -211,7 +212,7 @@ def test_axes_that_trade_places(shape, swapped):
     np.testing.assert_array_equal(step(x), x)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(cases(sizes=[1, 5, 8, 32]), st.permutations("abc"))
 def test_axes_of_one_size_are_alike(case, names):
     """Under other names a relayout costs the same: it is the same plan, and what is reduced together later is over axes in one order."""

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
@@ -18,6 +18,7 @@ from spmd_compiler.passes.pipeline import PREPARE, compile_module
 from spmd_compiler.passes.propagate import Propagate
 from spmd_compiler.passes.report import collectives
 from spmd_compiler.passes.simplify import Simplify
+from tests.share import examples
 
 MESH = spmd.create_mesh({"data": 2, "model": 4})
 DENSE = {"w": P(None, "model"), "v": P("model", None)}
@@ -124,7 +125,7 @@ def test_costs_what_the_whole_does(name):
 
 
 @pytest.mark.usefixtures("small")
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(depth=st.integers(7, 12), x=st.sampled_from([P("data"), P(None, "model"), P(("data", "model")), P()]))
 def test_layers_differ_only_at_the_ends(depth, x):
     module = imported(

@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler.tools.interpret import run
+from tests.share import examples
 
 MESH = spmd.create_mesh([("a", 4), ("b", 2)], abstract=True)
 R = np.random.default_rng(0)
@@ -139,7 +140,7 @@ def test_what_is_merged_otherwise_stays_flat():
 small = st.integers(1, 4)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data(), st.lists(small, min_size=3, max_size=4))
 def test_chains(data, shape):
     """Random dims, of size 1 too, merged, worked on, and split again or summed."""

@@ -4,16 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=20, deadline=None)
+few = examples(20)
 meshes = st.sampled_from(MESHES)
 
 
@@ -54,7 +55,7 @@ def test_spatial(data, axes, first, second):
     run(fun, args, axes, [spec, P()], out=spec, reference=reference)
 
 
-@few
+@examples(12)
 @given(st.data(), meshes, geometry())
 def test_gradients(data, axes, one):
     size, kernel, stride, padding, base, dilation = one

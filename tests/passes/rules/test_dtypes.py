@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .dtype_programs import DTYPES, FAMILIES, data
 
@@ -65,7 +66,7 @@ def check(family, dtype, shape, spec, inside, seed):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=2, deadline=None, derandomize=True, database=None)
+@examples(2, derandomize=True, database=None)
 @given(case=cases())
 @example(case=("int4", (8, 3), P("a"), P("b", "a"), 0))
 @example(case=("float8_e5m2", (5, 8), P("b"), P(("a", "b")), 0))

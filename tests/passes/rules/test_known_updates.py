@@ -4,16 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .windowed import MESHES, run, sample, spec_of
 
-few = settings(max_examples=30, deadline=None)
+few = examples(30)
 HOW = ["set", "add", "multiply", "min", "max"]
 
 

@@ -4,17 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=20, deadline=None)
+few = examples(20)
 meshes = st.sampled_from(MESHES)
 INDEX_TYPES = ["int32", "uint32", "int8", "uint8", "int16"]
 

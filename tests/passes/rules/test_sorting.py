@@ -4,17 +4,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=12, deadline=None)
+few = examples(12)
 meshes = st.sampled_from(MESHES)
 
 

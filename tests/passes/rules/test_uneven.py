@@ -3,12 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .uneven_programs import POSITIVE, PROGRAMS
 from .windowed import mesh_of
@@ -39,7 +40,7 @@ def same(got, want):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-@settings(max_examples=2, deadline=None)
+@examples(2)
 @given(st.data())
 def test_equal_to_one_device(name, data):
     axes = data.draw(st.sampled_from(MESHES))

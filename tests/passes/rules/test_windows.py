@@ -4,16 +4,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from tests.share import examples
 
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = settings(max_examples=15, deadline=None)
+few = examples(15)
 meshes = st.sampled_from(MESHES)
 EIGHT = [("a", 8)]
 
@@ -87,7 +88,7 @@ CUMULATIVE = {
 
 
 @pytest.mark.parametrize("name", CUMULATIVE)
-@settings(max_examples=5, deadline=None)
+@examples(5)
 @given(st.data(), meshes)
 def test_cumulative(name, data, axes):
     shape = data.draw(st.tuples(st.integers(2, 21), st.integers(2, 6)))
@@ -109,7 +110,7 @@ def test_cumulative_exchanges_totals(name):
     assert step.lower(x).comm_bytes() <= 7 * 32 * 4
 
 
-@few
+@examples(10)
 @given(st.data(), meshes, geometry(), geometry(8))
 def test_select_and_scatter(data, axes, first, second):
     """The gradient of max-pooling; jax pads its operand beforehand."""
