@@ -26,9 +26,9 @@ from .hardware import Hardware
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
 SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smaller, or one may have several operands
     "all_reduce": 32 * 1024,
-    "all_gather": 128 * 1024,
+    "all_gather": 256 * 1024,
     "all_to_all": 256 * 1024,
-    "reduce_scatter": 1024 * 1024,
+    "reduce_scatter": 8 * 1024 * 1024,
 }
 COPIED = 16 * 1024  # bytes of an operand of an all-gather that are sooner copied than sent by themselves
 GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
