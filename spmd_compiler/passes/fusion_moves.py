@@ -6,10 +6,12 @@ other assignment is a minimum cut, as for regions that move (`region_moves`): a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
+from .proposal import connected, now, take
 from .region_moves import move_best
 from .regions import Region
 
@@ -21,6 +23,23 @@ if TYPE_CHECKING:
 def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> float:
     """Takes over what is better in another assignment of the same program; how much cheaper that is. traffic: nothing is taken
     if the program then sends more."""
+    region = differences(engine, other)
+    return move_best(engine, region, traffic) if region else 0.0
+
+
+def take_within(engine: Engine, other: State, bound: Callable[[], bool]) -> None:
+    """Takes over what is cheaper in another assignment, group by group of ops, where the program keeps to a bound."""
+    region = differences(engine, other)
+    for group in connected(engine, region):
+        before = {node: now(engine, node) for node in group}
+        if take(engine, {node: region[node] for node in group}) and not bound():
+            for node, choice in before.items():
+                engine.change(node, choice)
+    engine.moved()
+
+
+def differences(engine: Engine, other: State) -> Region:
+    """What runs in another way in another assignment of the same program, with this way."""
     region: Region = {}
     for op, choice in other.choices.items():
         present = engine.choices[op]
@@ -31,4 +50,4 @@ def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> f
             region.update({(op, i): new for i, (new, old) in enumerate(pairs) if new is not old})
         else:
             region[op] = choice
-    return move_best(engine, region, traffic) if region else 0.0
+    return region

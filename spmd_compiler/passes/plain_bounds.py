@@ -3,7 +3,8 @@
 A search goes by cost: it spends bytes to save work, memory to save bytes, and work where that is worth a few bytes; XLA's
 partitioners, which propagate, don't. Where a program takes more of one of the three than plain propagation does, it is searched
 again: with work that weighs less, with large blocks of values dear, or with work that weighs more. What keeps to the bound is
-taken, or if nothing does, what plain propagation does; unless that is far dearer, or what it sends more is out of proportion.
+taken, or if nothing does, what plain propagation does; unless that is far dearer, or what it sends more is out of proportion. What
+was there before stays where it doesn't exceed the bound: another search changes more than it has to.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ..ir.layout import local_type
 from .cost import prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
+from .fusion_moves import take_within
 from .gathered_args import contested_args, scanned_args
 from .legalise import legalise
 from .local_search import local_search
@@ -154,18 +156,15 @@ class PlainBounds:
         searched = (self.propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
         for other in chain(searched, (self.plain,)):
             engine.adopt(other)
-            taken = self.taken(engine)
-            if bound(taken):
+            if bound(self.taken(engine)):
                 found = engine.state()
                 local_search(engine, self.body)
-                polished = self.taken(engine)
-                if bound(polished):
-                    taken = polished
-                else:
+                if not bound(self.taken(engine)):
                     engine.restore(found)
                     engine.moved()
                 if engine.total() <= dearer * cost:
-                    self.now = taken
+                    take_within(engine, before, lambda: bound(self.taken(engine)))
+                    self.now = self.taken(engine)
                     return True
         engine.restore(before)
         return False

@@ -22,7 +22,7 @@ Chosen = Mapping[Node, Choice | Layout]
 def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     """Makes the changes that pay, or all with `leap`. Returns how much cheaper the program is now."""
     return sum(
-        [take(engine, {node: chosen[node] for node in group}, leap) for group in _groups(engine, chosen)]
+        [take(engine, {node: chosen[node] for node in group}, leap) for group in connected(engine, chosen)]
     )
 
 
@@ -46,7 +46,7 @@ def now(engine: Engine, node: Node) -> Choice | Layout:
     return engine.choices[node[0]].results[node[1]] if isinstance(node, tuple) else engine.choices[node]
 
 
-def _groups(engine: Engine, chosen: Chosen) -> list[list[Node]]:
+def connected(engine: Engine, chosen: Chosen) -> list[list[Node]]:
     """What changes, in groups that touch each other through a value whose layout they change."""
     nodes = list(chosen)
     first = list(range(len(nodes)))  # of each node an earlier one of its group, or itself
