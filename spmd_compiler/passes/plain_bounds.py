@@ -47,7 +47,7 @@ class Taken(NamedTuple):
     work: float
 
 
-NO_MORE = Taken(1.0005, 1.125, 1.125)  # times as much
+NO_MORE = Taken(1.0005, 1.1, 1.125)  # times as much
 T = TypeVar("T")
 Bound = Callable[[Taken], bool]
 _TOLD = {"held": "take no more memory", "work": "do no more work"}
