@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 import spmd_compiler as spmd
 from benchmarks import zoo
 from benchmarks.workers import Row, keep_hlo, outcome, start_row, work, worker_options
-from benchmarks.zoo_compile import compile_part, difference, mesh_of, on_one_device, placed
+from benchmarks.zoo_compile import compile_part, judge, mesh_of, on_one_device, placed
 
 WARM_UP = 2
 STEP_SECONDS = 8.0  # a program's steps end after this, if three rounds are done
@@ -62,8 +62,7 @@ def run_case(case: zoo.Case, parts: list[str], steps: int, hlo_dir: str) -> Iter
         with outcome(row):
             compiled = compile_part(row, case.mesh, built, mesh, args, part, by_defaults=steps > 0)
             keep_hlo(compiled, hlo_dir, case.name, part)
-            row["error_vs_one_device"] = difference(compiled(*args), reference)
-            row["right"] = row["error_vs_one_device"] <= built.tol
+            judge(row, compiled(*args), built, reference)
             runnable[part] = _stepper(compiled, args)
     if steps and runnable:
         yield start_row(case.name, "+".join(runnable))
