@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
-from .proposal import connected, now, take
+from .proposal import accept_if, connected
 from .region_moves import move_best
 from .regions import Region
 
@@ -31,10 +31,7 @@ def take_within(engine: Engine, other: State, bound: Callable[[], bool]) -> None
     """Takes over what is cheaper in another assignment, group by group of ops, where the program keeps to a bound."""
     region = differences(engine, other)
     for group in connected(engine, region):
-        before = {node: now(engine, node) for node in group}
-        if take(engine, {node: region[node] for node in group}) and not bound():
-            for node, choice in before.items():
-                engine.change(node, choice)
+        accept_if(engine, {node: region[node] for node in group}, bound)
     engine.moved()
 
 

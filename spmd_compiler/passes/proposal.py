@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Op, Value
@@ -24,6 +24,17 @@ def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     return sum(
         [take(engine, {node: chosen[node] for node in group}, leap) for group in connected(engine, chosen)]
     )
+
+
+def accept_if(engine: Engine, chosen: Chosen, allowed: Callable[[], bool]) -> float:
+    """As `accept`, or no changes at all if the program is not what is allowed then."""
+    before = {node: now(engine, node) for node in chosen}
+    paid = accept(engine, chosen)
+    if not paid or allowed():
+        return paid
+    for node, choice in before.items():
+        engine.change(node, choice)
+    return 0.0
 
 
 def take(engine: Engine, chosen: Chosen, leap: bool = False) -> float:

@@ -15,7 +15,7 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from .dear import NEGLIGIBLE, dear_values
 from .min_cut import MinCut
-from .proposal import Node, accept, now
+from .proposal import Node, accept_if, now
 from .regions import (
     NOWHERE,
     Around,
@@ -98,14 +98,8 @@ def move_best(engine: Engine, region: Region, traffic: Traffic | None) -> float:
 
 def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
     """Makes the changes that pay, unless the program then sends more; how much cheaper it is."""
-    before = {node: now(engine, node) for node in part}
     sent = traffic.sent(engine) if traffic and part else 0.0
-    paid = accept(engine, part)
-    if paid and traffic and traffic.sent(engine) > sent + 1e-6:
-        for node, choice in before.items():
-            engine.change(node, choice)
-        return 0.0
-    return paid
+    return accept_if(engine, part, lambda: not traffic or traffic.sent(engine) <= sent + 1e-6)
 
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:
