@@ -23,6 +23,7 @@ from benchmarks.workers import Row, keep_hlo, outcome, start_row
 from spmd_compiler.xla_options import OPTIONS
 
 Axes = list[tuple[str, int]]
+FITS = 8e9  # bytes on all virtual devices
 _COUNTED = ("count", "executed", "bytes", "rs_bytes", "by_kind", "dot_flops", "memory", "unknown_trips")
 
 
@@ -95,7 +96,8 @@ def compile_part(
 def compile_parts(
     about: Row, parts: list[str], axes: Axes, built: zoo.Built, mesh: Mesh, hlo_dir: str, run: bool = False
 ) -> Iterator[Row]:
-    """A row per part, which begins with `about`; a "start" row before each. run: ours runs, and is compared with one device."""
+    """A row per part, which begins with `about`; a "start" row before each. run: ours runs, and is compared with one device, where
+    all devices together fit into this machine."""
     args = placed(built, mesh, abstract=True)
     for part in parts:
         yield start_row(about["name"], part)
@@ -103,9 +105,14 @@ def compile_parts(
         with outcome(row):
             compiled = compile_part(row, axes, built, mesh, args, part)
             keep_hlo(compiled, hlo_dir, about["name"], part)
-            if run and part == "spmd":
+            if run and part == "spmd" and mesh.size * _takes(row["memory"]) <= FITS:
                 judge(row, compiled(*placed(built, mesh)), built, on_one_device(built))
         yield row
+
+
+def _takes(memory: dict[str, int]) -> int:
+    """Bytes on a device while the program runs."""
+    return memory["temp"] + memory["args"] + memory["output"]
 
 
 def _emitted(lowered: spmd.Lowered) -> dict[str, dict[str, float]]:

@@ -32,11 +32,12 @@ LIGHTER = (1 / 4, 1 / 16, 1 / 64)  # parts of what an operation weighs
 HEAVIER = (4, 16)  # times as much
 SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a block is dear
 DEARER = 1.5  # times as dear a program may be that sends less
-MORE = 2.02  # times as dear, and times as many bytes, that a program may be that takes less memory or work
+MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
+TRADE = 1.05  # of bytes times memory, what they may come to then
+SLIGHTLY = 1.1  # times as dear, in bytes and work, that a program may be that does less work
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
-TRADE = 1.05  # of bytes times memory, or times work, what they may come to then
 
 
 class Taken(NamedTuple):
@@ -135,19 +136,25 @@ class PlainBounds:
     def saves(self, what: str, few: float = 0.0) -> Bound:
         """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. few: bytes that
         are worth what work weighs anyway."""
-        now, most, weight = self.now, self.most, HEAVIER[0] * prices(self.engine.mesh).flop
+        now, most, flop = self.now, self.most, prices(self.engine.mesh).flop
 
-        def bound(x: Taken) -> bool:
-            used, before = getattr(x, what), getattr(now, what)
-            if used > getattr(most, what) or any(a > max(b, c) for a, b, c in zip(x, now, most, strict=True)):
-                return False
-            in_proportion = x.sent <= MORE * now.sent and x.sent * used <= TRADE * now.sent * before
-            if what == "held":
-                return in_proportion
-            lighter = x.sent + weight * used <= now.sent + weight * before
-            return lighter and (in_proportion or x.sent <= few)
+        def within(x: Taken) -> bool:
+            fits = getattr(x, what) <= getattr(most, what)
+            return fits and all(a <= max(b, c) for a, b, c in zip(x, now, most, strict=True))
 
-        return bound
+        def dearer(x: Taken, weight: float) -> float:
+            return (x.sent + weight * x.work) / (now.sent + weight * now.work)
+
+        def held(x: Taken) -> bool:
+            return x.sent <= MORE * now.sent and x.sent * x.held <= TRADE * now.sent * now.held
+
+        def work(x: Taken) -> bool:
+            in_proportion = x.sent * x.work <= NO_MORE.work * now.sent * now.work
+            worth = in_proportion or dearer(x, flop) <= SLIGHTLY or x.sent <= few
+            return worth and dearer(x, HEAVIER[0] * flop) <= 1
+
+        worth = {"held": held, "work": work}[what]
+        return lambda x: within(x) and worth(x)
 
     def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float) -> bool:
         """Goes to the first assignment within a bound that is found for modules with other prices, or to that of plain propagation,
@@ -170,9 +177,14 @@ class PlainBounds:
         return False
 
     def cramped(self) -> Iterator[Module]:
-        """The module with blocks dear that are larger than parts of the largest one that a device makes."""
-        engine = self.engine
+        """The module with blocks dear that are larger than parts of the largest one that a device makes. Where the assignment is no
+        dearer for it, a search would find that again."""
+        engine, before, cost = self.engine, self.engine.state(), self.engine.total()
         values = [v for op in engine.choices for v in op.results]
         largest = max(local_type(v.type, engine.layouts[v], engine.mesh).nbytes for v in values)
         for part in SMALLER:
-            yield with_room(self.module, part * largest)
+            module = with_room(self.module, part * largest)
+            there, _ = self.propagate.forwarded(module, None, RuleBook(engine.book))
+            there.adopt(before)
+            if there.total() > cost:
+                yield module

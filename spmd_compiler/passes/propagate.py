@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
@@ -64,6 +65,7 @@ PLANS = (
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 ROLLED = 24000  # the same of a program that is rolled, before it is
 WHOLE = 1500  # ops, from which on a program that can be rolled is searched only so
+CUT = 5000  # ops, times 4 for each axis but one, of a program that is searched with axes in two: each axis makes it dearer
 
 
 @dataclass(frozen=True)
@@ -160,10 +162,11 @@ class Propagate:
             return
         body, short = module.main.body, rolled(engine, module)
         if short is None or len(body.ops) < WHOLE:
-            cut = None if engine.fusion else cut_of(module, engine.layouts.items())
+            plain = list(engine.layouts.items())
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
-            if cut is not None:
+            cut = None if engine.fusion else cut_of(module, chain(plain, engine.layouts.items()))
+            if cut is not None and len(engine.choices) * 4 ** (len(cut.mesh.axes) - 1) <= CUT:
                 self.cut(engine, module, cut)
         if short is not None:
             self.search_rolled(engine, body, short, cost)

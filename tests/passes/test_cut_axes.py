@@ -1,8 +1,10 @@
 """Axes that don't divide dims are searched as two, of which the first one does."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from benchmarks import zoo
@@ -11,6 +13,7 @@ from spmd_compiler.ir.layout import Layout
 from spmd_compiler.passes import cut_axes
 from spmd_compiler.passes.cut_axes import cut_of
 from spmd_compiler.passes.engine import State
+from spmd_compiler.passes.estimate import product_flops
 from spmd_compiler.passes.rules.strategy import Choice, Strategy
 from tests.variants import lowered
 
@@ -74,6 +77,26 @@ def test_what_is_found_on_the_pieces_is_said_on_the_axis():
 def test_images_go_on_over_pairs_of_devices():
     """Of 48 rows over 8 devices 24 are left, then 12: blocks of other rows than are there (Shardy sends 73,504 bytes)."""
     assert lowered("conv_spatial_fwd~many0", 41).comm_bytes() < 25_000
+
+
+def attention(q, k, v):
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k)
+    return jnp.einsum("bhqk,bkhd->bqhd", jax.nn.softmax(scores), v)
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 virtual devices")
+def test_four_heads_on_eight_devices():
+    """Plain propagation cuts the sequence, which all axes divide. The search sends heads instead, of which half of the devices would
+    have none: it is pairs of devices that share the heads, and the two of a pair the batch."""
+    step = spmd.spmd_jit(
+        attention, mesh=spmd.create_mesh({"seq": 8}), in_layouts=P(None, "seq"), out_layouts=P(None, "seq")
+    )
+    args = [0.1 * jax.random.normal(k, (2, 768, 4, 64)) for k in jax.random.split(jax.random.key(0), 3)]
+    lowered = step.lower(*args)
+    assert lowered.comm_bytes() == 5 * args[0].nbytes / 8
+    work = product_flops(lowered.stages["optimize"].main.body)
+    assert work == 2 * 2 * (2 * 4 * 768 * 768 * 64) / 8
+    np.testing.assert_allclose(step(*args), jax.jit(attention)(*args), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 virtual devices")
