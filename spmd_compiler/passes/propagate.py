@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
@@ -165,7 +164,7 @@ class Propagate:
             plain = list(engine.layouts.items())
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
-            cut = None if engine.fusion else cut_of(module, chain(plain, engine.layouts.items()))
+            cut = None if engine.fusion else cut_of(module, plain, engine.layouts.items())
             if cut is not None and len(engine.choices) * 4 ** (len(cut.mesh.axes) - 1) <= CUT:
                 self.cut(engine, module, cut)
         if short is not None:

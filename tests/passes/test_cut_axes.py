@@ -47,6 +47,19 @@ def test_an_axis_is_cut_where_a_piece_divides_what_it_does_not(values, cuts):
     assert (cut and cut.cuts) == cuts
 
 
+def test_what_a_search_cuts_unevenly_gets_the_minor_piece():
+    """Of the axis that lies elsewhere by plain propagation, where the major piece stays."""
+    text = "mesh {a=8, b=4}\nfunc @main(%x: f32[4,64], %y: f32[6,24]) -> (f32[4,64]) {\n  return %x\n}\n"
+    module = parse(text)
+    x, y = module.main.body.args
+    found = [(x, Layout((("a",), ()))), (y, Layout(((), ("b",))))]
+    assert cut_of(module, [], found).cuts == {"a": ("a:(1)2", "a:(2)4")}
+    plain = [(y, Layout((("b",), ())))]
+    assert cut_of(module, plain, found).cuts == {"a": ("a:(1)2", "a:(2)4"), "b": ("b:(1)2", "b:(2)2")}
+    twelve = [(y, Layout(((), ("a", "b"))))]  # what plain propagation cuts counts
+    assert cut_of(module, [(x, found[0][1]), *twelve], found).cuts["a"] == PIECES
+
+
 def test_what_is_found_on_the_pieces_is_said_on_the_axis():
     cut = cut_for(("12,4", "{a,-}"))
     assert cut.mesh.axes == (("a_0", 4), ("a_1", 2), ("b", 2))
@@ -86,8 +99,8 @@ def attention(q, k, v):
 
 @pytest.mark.skipif(jax.device_count() < 8, reason="needs 8 virtual devices")
 def test_four_heads_on_eight_devices():
-    """Plain propagation cuts the sequence, which all axes divide. The search sends heads instead, of which half of the devices would
-    have none: it is pairs of devices that share the heads, and the two of a pair the batch."""
+    """Plain propagation cuts the sequence, which all devices divide. The search sends heads instead, of which half of the devices
+    would have none: four devices share the heads of each half of the sequence, and keys and values are gathered from the other."""
     step = spmd.spmd_jit(
         attention, mesh=spmd.create_mesh({"seq": 8}), in_layouts=P(None, "seq"), out_layouts=P(None, "seq")
     )
@@ -106,7 +119,7 @@ def test_four_heads_on_eight_devices():
 def test_programs_on_pieces_are_right(name, monkeypatch):
     """With all axes in two, whether they divide what they cut or not."""
     monkeypatch.setattr(
-        cut_axes, "_majors", lambda _, mesh: {a: n // 2 for a, n in mesh.axes if n > 2 and n % 2 == 0}
+        cut_axes, "_dividing", lambda _, mesh: {a: n // 2 for a, n in mesh.axes if n > 2 and n % 2 == 0}
     )
     case = zoo.CASES[name]
     built = case.build()
