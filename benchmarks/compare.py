@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from spmd_compiler.passes.hardware import PRESETS, Hardware
@@ -76,6 +76,24 @@ def more_collectives(by_part: ByPart) -> bool:
     if ours is None or shardy is None or ours < by_part["shardy"]["bytes"] / SLACK[0] - SLACK[1]:
         return False
     return by_part["spmd"]["executed"] > by_part["shardy"]["executed"]
+
+
+def work_ratio(by_part: ByPart) -> float | None:
+    """Operations of matrix products and convolutions, ours over Shardy's; None where there are none, or someone failed."""
+    return _over_shardy(by_part, lambda row: row["dot_flops"])
+
+
+def memory_ratio(by_part: ByPart) -> float | None:
+    """Bytes of arguments, results and what XLA allocates beside them, ours over Shardy's; None where someone failed."""
+    return _over_shardy(by_part, lambda row: sum(row["memory"][x] for x in ("args", "output", "temp")))
+
+
+def _over_shardy(by_part: ByPart, measure: Callable[[dict[str, Any]], float]) -> float | None:
+    rows = [by_part.get(part, {}) for part in ("spmd", "shardy")]
+    if any(row.get("status") != "ok" for row in rows):
+        return None
+    ours, shardy = map(measure, rows)
+    return ours / shardy if ours and shardy else None
 
 
 def geometric_mean(values: Iterable[float]) -> float:

@@ -26,6 +26,7 @@ from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
 CHIPS = 8  # of a target
+MORE = 1.1  # times Shardy's work or memory, from which on it is told
 FULL = 500  # variants from which on the results are written
 # Machine code is hardly run: it need not be fast. The collectives are settled before it is made.
 QUICK = {
@@ -81,6 +82,9 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
     losses = [n for n, by_part in rows.items() if compare.is_loss(by_part)]
     more = [n for n, by_part in rows.items() if compare.more_collectives(by_part)]
     quick = sum((compare.time_ratio(rows[n]) or 9) < 1 for n in losses)
+    work = {n: r for n, by_part in rows.items() if (r := compare.work_ratio(by_part)) is not None}
+    memory = [r for by_part in rows.values() if (r := compare.memory_ratio(by_part)) is not None]
+    repeated = sorted((n for n, r in work.items() if r > MORE), key=lambda n: -work[n])
     wins = sum(r * compare.SLACK[0] < 1 for r in ratios.values())
     lines = [
         f"# Variants of the zoo on {compiled_for(target)}",
@@ -94,6 +98,8 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
         f"{len(ratios)} that communicate)",
         f"* less traffic in {wins}, more in {len(losses)}, of which {quick} take less time by estimate",
         f"* more collectives than Shardy without sending less: {len(more)}",
+        f"* operations of matrix products x {compare.geometric_mean(work.values()):.2f} Shardy's, above {MORE} in {len(repeated)} of "
+        f"{len(work)}; memory x {compare.geometric_mean(memory):.2f}, above {MORE} in {sum(r > MORE for r in memory)} of {len(memory)}",
         "",
         "## More traffic",
         "",
@@ -110,6 +116,13 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
         "",
         *(_HEAD if more else ["None."]),
         *(_line(rows, name) for name in more),
+        "",
+        "## More work than Shardy",
+        "",
+        f"More than {MORE} times the operations of matrix products, to send less. The last column is their ratio.",
+        "",
+        *(_HEAD if repeated else ["None."]),
+        *(_line(rows, name, work[name]) for name in repeated),
         "",
         "## Not right, or not compiled",
         "",
@@ -133,9 +146,10 @@ _HEAD = (
 )
 
 
-def _line(rows: Rows, name: str) -> str:
+def _line(rows: Rows, name: str, last: float | None = None) -> str:
+    """last: in place of the estimated time."""
     by_part = rows[name]
-    ours, ratios = by_part["spmd"], (compare.ratio(by_part), compare.time_ratio(by_part))
+    ours, ratios = by_part["spmd"], (compare.ratio(by_part), last or compare.time_ratio(by_part))
     mesh = " ".join(f"{a}={s}" for a, s in ours.get("axes", []))
     cells = [name, mesh, ours.get("what", ""), *(compare.cell(by_part, p) for p in PARTS)]
     return "| " + " | ".join([*cells, *("" if r is None else f"{r:.2f}" for r in ratios)]) + " |"

@@ -85,14 +85,19 @@ def test_the_report_lists_what_is_lost_wrong_or_failed():
             "rs_bytes": bytes_,
             "executed": 1,
             "count": 1,
-            "dot_flops": 0.0,
+            "dot_flops": 100.0,
+            "memory": {"args": 10, "output": 10, "temp": 20},
             **more,
         }
 
     ours = {"axes": [("a", 8)], "what": "64→32", "right": True}
     rows = {
         "roll_by_1~0": {"spmd": row(900.0, **ours), "shardy": row(512.0), "gspmd": row(512.0)},
-        "roll_by_1~1": {"spmd": row(512.0, **ours), "shardy": row(512.0), "gspmd": row(512.0)},
+        "roll_by_1~1": {
+            "spmd": row(512.0, **ours, dot_flops=150.0),
+            "shardy": row(512.0),
+            "gspmd": row(512.0),
+        },
         "fft_dim_sharded~0": {
             "spmd": row(100.0, right=False, error_vs_one_device=0.5),
             "shardy": row(1000.0),
@@ -104,5 +109,7 @@ def test_the_report_lists_what_is_lost_wrong_or_failed():
     assert "* 3 compile; 2 of 3 compared are right" in text
     assert "* less traffic in 1, more in 1, of which 0 take less time by estimate" in text
     assert "| roll_by_1~0 | a=8 | 64→32 | 900 (1) | 512 (1) | 512 (1) | 1.76 | 1.00 |" in text
+    assert "products x 1.14 Shardy's, above 1.1 in 1 of 3; memory x 1.00, above 1.1 in 0 of 3" in text
+    assert "| roll_by_1~1 | a=8 | 64→32 | 512 (1) | 512 (1) | 512 (1) | 1.00 | 1.50 |" in text
     assert "* fft_dim_sharded~0: off by 0.5" in text
     assert "* fft_dim_sharded~0 gspmd: crash: the process ended with -6" in text
