@@ -64,7 +64,7 @@ PLANS = (
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 ROLLED = 24000  # the same of a program that is rolled, before it is
 WHOLE = 1500  # ops, from which on a program that can be rolled is searched only so
-CUT = 5000  # ops, times 4 for each axis but one, of a program that is searched with axes in two: each axis makes it dearer
+CUT = 3000  # ops, times 4 for each axis but one, of a program that is searched with axes in two: each axis makes it dearer
 
 
 @dataclass(frozen=True)
