@@ -84,8 +84,13 @@ def work_ratio(by_part: ByPart) -> float | None:
 
 
 def memory_ratio(by_part: ByPart) -> float | None:
-    """Bytes of arguments, results and what XLA allocates beside them, ours over Shardy's; None where someone failed."""
-    return _over_shardy(by_part, lambda row: sum(row["memory"][x] for x in ("args", "output", "temp")))
+    """`resident` bytes, ours over Shardy's; None where someone failed."""
+    return _over_shardy(by_part, resident)
+
+
+def resident(row: dict[str, Any]) -> int:
+    """Bytes on a device while a row's program runs: arguments, results, and what XLA allocates beside them."""
+    return sum(row["memory"][x] for x in ("args", "output", "temp"))
 
 
 def _over_shardy(by_part: ByPart, measure: Callable[[dict[str, Any]], float]) -> float | None:

@@ -106,7 +106,7 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
         "Time: estimated from matrix products, bytes and messages, over that of the rival that sends least, on the worst of the "
         f"models {', '.join(compare.ACCELERATORS)}. Below 1 the rival repeats work on several devices to send less.",
         "",
-        *_HEAD,
+        *_head("time"),
         *(
             _line(rows, name)
             for name in sorted(losses, key=lambda n: (n.split("~")[0], -(ratios.get(n) or 99)))
@@ -114,14 +114,14 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
         "",
         "## More collectives than Shardy, without less traffic",
         "",
-        *(_HEAD if more else ["None."]),
+        *(_head("time") if more else ["None."]),
         *(_line(rows, name) for name in more),
         "",
         "## More work than Shardy",
         "",
-        f"More than {MORE} times the operations of matrix products, to send less. The last column is their ratio.",
+        f"More than {MORE} times the operations of matrix products, to send less.",
         "",
-        *(_HEAD if repeated else ["None."]),
+        *(_head("work") if repeated else ["None."]),
         *(_line(rows, name, work[name]) for name in repeated),
         "",
         "## Not right, or not compiled",
@@ -140,14 +140,15 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
     return "\n".join(lines) + "\n"
 
 
-_HEAD = (
-    "| variant | mesh | change | ours | Shardy | GSPMD | ratio | time |",
-    "|---|---|---|---:|---:|---:|---:|---:|",
-)
+def _head(last: str) -> tuple[str, str]:
+    """The head of a table, whose last column is the estimated time or another ratio."""
+    return (
+        f"| variant | mesh | change | ours | Shardy | GSPMD | ratio | {last} |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
+    )
 
 
 def _line(rows: Rows, name: str, last: float | None = None) -> str:
-    """last: in place of the estimated time."""
     by_part = rows[name]
     ours, ratios = by_part["spmd"], (compare.ratio(by_part), last or compare.time_ratio(by_part))
     mesh = " ".join(f"{a}={s}" for a, s in ours.get("axes", []))

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from benchmarks import hlo, zoo
+from benchmarks import compare, hlo, zoo
 from benchmarks.workers import Row, keep_hlo, outcome, start_row
 from spmd_compiler.xla_options import OPTIONS
 
@@ -105,14 +105,9 @@ def compile_parts(
         with outcome(row):
             compiled = compile_part(row, axes, built, mesh, args, part)
             keep_hlo(compiled, hlo_dir, about["name"], part)
-            if run and part == "spmd" and mesh.size * _takes(row["memory"]) <= FITS:
+            if run and part == "spmd" and mesh.size * compare.resident(row) <= FITS:
                 judge(row, compiled(*placed(built, mesh)), built, on_one_device(built))
         yield row
-
-
-def _takes(memory: dict[str, int]) -> int:
-    """Bytes on a device while the program runs."""
-    return memory["temp"] + memory["args"] + memory["output"]
 
 
 def _emitted(lowered: spmd.Lowered) -> dict[str, dict[str, float]]:

@@ -2,9 +2,10 @@
 
 Twelve rows over eight devices lie in blocks of two, of which two devices have none, and where windows over 24 rows make them no
 block has its rows at hand. Over four pairs of devices they lie evenly: what a pair needs is gathered there, and either both do the
-same work or share it along another dim. Where it is the search that brings an axis to a dim that it doesn't divide, as to four
-heads for a sequence, the minor piece goes there, and the major one stays: the sequence then lies in two halves. A search over whole axes knows pieces only behind reshapes; so the mesh is seen with the
-axis as two, and what is found so is kept where it is better.
+same work or share it along another dim. Where it is the search that brings an axis to a dim that it doesn't divide, as from a
+sequence to four heads, the minor piece goes there and the major one stays: four devices share the heads of each half of the
+sequence (Fang and Zhao 2024, unified sequence parallelism). A search over whole axes knows pieces only behind reshapes; so the mesh
+is seen with the axis as two, and what is found so is kept where it is better.
 """
 
 from __future__ import annotations
