@@ -98,8 +98,9 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
         f"{len(ratios)} that communicate)",
         f"* less traffic in {wins}, more in {len(losses)}, of which {quick} take less time by estimate",
         f"* more collectives than Shardy without sending less: {len(more)}",
+        f"* memory x {compare.geometric_mean(memory):.2f} Shardy's, above {MORE} in {sum(r > MORE for r in memory)} of {len(memory)}",
         f"* operations of matrix products x {compare.geometric_mean(work.values()):.2f} Shardy's, above {MORE} in {len(repeated)} of "
-        f"{len(work)}; memory x {compare.geometric_mean(memory):.2f}, above {MORE} in {sum(r > MORE for r in memory)} of {len(memory)}",
+        f"{len(work)} where they can be counted",
         "",
         "## More traffic",
         "",
