@@ -84,13 +84,13 @@ def work_ratio(by_part: ByPart) -> float | None:
 
 
 def memory_ratio(by_part: ByPart) -> float | None:
-    """`resident` bytes, ours over Shardy's; None where someone failed."""
-    return _over_shardy(by_part, resident)
+    """`allocated` bytes, ours over Shardy's; None where they are not known, or someone failed."""
+    return _over_shardy(by_part, lambda row: allocated(row["memory"]))
 
 
-def resident(row: dict[str, Any]) -> int:
-    """Bytes on a device while a row's program runs: arguments, results, and what XLA allocates beside them."""
-    return sum(row["memory"][x] for x in ("args", "output", "temp"))
+def allocated(memory: dict[str, int]) -> int:
+    """Bytes on a device while a program runs, from what XLA tells of its memory (`hlo.memory`); 0 if that is nothing."""
+    return sum(memory.get(x, 0) for x in ("args", "output", "temp")) - memory.get("alias", 0)
 
 
 def _over_shardy(by_part: ByPart, measure: Callable[[dict[str, Any]], float]) -> float | None:

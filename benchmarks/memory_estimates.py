@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib.metadata import version
-from typing import Any
 
 import spmd_compiler as spmd
 
@@ -18,14 +17,9 @@ spmd.configure_virtual_cpus(8)
 import jax  # noqa: E402
 
 from benchmarks import hlo, zoo  # noqa: E402
-from benchmarks.compare import geometric_mean  # noqa: E402
+from benchmarks.compare import allocated, geometric_mean  # noqa: E402
 from benchmarks.workers import ROOT  # noqa: E402
 from benchmarks.zoo_compile import mesh_of, partitioned, placed, shardings  # noqa: E402
-
-
-def allocated(compiled: Any) -> int:
-    sizes = hlo.memory(compiled)
-    return sizes["args"] + sizes["output"] - sizes["alias"] + sizes["temp"]
 
 
 def measured() -> Iterator[tuple[str, int, int, int]]:
@@ -37,7 +31,8 @@ def measured() -> Iterator[tuple[str, int, int, int]]:
         with zoo.hints_on(mesh):
             lowered = partitioned(built, mesh).lower(*args)
             other = jax.jit(lambda *a, built=built: built.fn(*a), **free).lower(*args).compile()
-        yield name, lowered.memory().peak, allocated(lowered.compile()), allocated(other)
+        ours, shardy = (allocated(hlo.memory(x)) for x in (lowered.compile(), other))
+        yield name, lowered.memory().peak, ours, shardy
 
 
 def main() -> None:

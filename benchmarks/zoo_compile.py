@@ -105,7 +105,7 @@ def compile_parts(
         with outcome(row):
             compiled = compile_part(row, axes, built, mesh, args, part)
             keep_hlo(compiled, hlo_dir, about["name"], part)
-            if run and part == "spmd" and mesh.size * compare.resident(row) <= FITS:
+            if run and part == "spmd" and mesh.size * compare.allocated(row["memory"]) <= FITS:
                 judge(row, compiled(*placed(built, mesh)), built, on_one_device(built))
         yield row
 

@@ -26,8 +26,8 @@ def cut_of(module: Module, plain: Layouts, found: Layouts = ()) -> Fusion | None
     """The module's mesh with the axes in two that some layouts cut dims with unevenly; None if there are none. plain, found: by plain
     propagation, and by a search."""
     mesh = module.mesh
-    minors = {axis: mesh.axis_size(axis) // n for axis, n in _dividing(found, mesh).items()}
-    majors = minors | _dividing(plain, mesh)
+    majors = {axis: mesh.axis_size(axis) // minor for axis, minor in _dividing(found, mesh).items()}
+    majors |= _dividing(plain, mesh)
     if not majors or not may_have_other_axes(module) or any(x.has_pieces for x in given_layouts(module)):
         return None
     cuts: dict[str, Axes] = {axis: split_axis(mesh, axis, major) for axis, major in majors.items()}

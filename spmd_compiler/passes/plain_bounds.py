@@ -79,10 +79,9 @@ class PlainBounds:
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
-        self.lower("held", self.cramped(), self.saves("held"))
-        few = FAR_FEWER * self.most.sent
+        self.lower("held", self.cramped(), self.saves_memory)
         heavier = (with_work(self.module, times) for times in HEAVIER)
-        self.lower("work", heavier, self.saves("work", few))
+        self.lower("work", heavier, self.saves_work)
         self.lessen_messages(plain.sent)
 
     def lower(self, what: str, modules: Iterable[Module], bound: Bound) -> None:
@@ -133,28 +132,27 @@ class PlainBounds:
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
 
-    def saves(self, what: str, few: float = 0.0) -> Bound:
-        """Whether what takes less memory, or work, is worth the bytes, and no more of the rest than was or may be. few: bytes that
-        are worth what work weighs anyway."""
-        now, most, flop = self.now, self.most, prices(self.engine.mesh).flop
+    def saves_memory(self, x: Taken) -> bool:
+        """Whether what takes less memory is worth its bytes, and takes no more of the rest than is taken now or may be."""
+        now = self.now
+        in_proportion = x.sent <= MORE * now.sent and x.sent * x.held <= TRADE * now.sent * now.held
+        return x.held <= self.most.held and self.takes_no_more(x) and in_proportion
 
-        def within(x: Taken) -> bool:
-            fits = getattr(x, what) <= getattr(most, what)
-            return fits and all(a <= max(b, c) for a, b, c in zip(x, now, most, strict=True))
+    def saves_work(self, x: Taken) -> bool:
+        """The same of what does less work, which is worth more of the bytes where these are few anyway."""
+        now, flop = self.now, prices(self.engine.mesh).flop
 
-        def dearer(x: Taken, weight: float) -> float:
+        def dearer(weight: float) -> float:
             return (x.sent + weight * x.work) / (now.sent + weight * now.work)
 
-        def held(x: Taken) -> bool:
-            return x.sent <= MORE * now.sent and x.sent * x.held <= TRADE * now.sent * now.held
+        in_proportion = x.sent * x.work <= NO_MORE.work * now.sent * now.work
+        few = x.sent <= FAR_FEWER * self.most.sent
+        worth = (in_proportion or few or dearer(flop) <= SLIGHTLY) and dearer(HEAVIER[0] * flop) <= 1
+        return x.work <= self.most.work and self.takes_no_more(x) and worth
 
-        def work(x: Taken) -> bool:
-            in_proportion = x.sent * x.work <= NO_MORE.work * now.sent * now.work
-            worth = in_proportion or dearer(x, flop) <= SLIGHTLY or x.sent <= few
-            return worth and dearer(x, HEAVIER[0] * flop) <= 1
-
-        worth = {"held": held, "work": work}[what]
-        return lambda x: within(x) and worth(x)
+    def takes_no_more(self, x: Taken) -> bool:
+        """Than is taken now, or may be, of any of the three."""
+        return all(a <= max(b, c) for a, b, c in zip(x, self.now, self.most, strict=True))
 
     def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float) -> bool:
         """Goes to the first assignment within a bound that is found for modules with other prices, or to that of plain propagation,
