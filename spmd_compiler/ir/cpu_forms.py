@@ -17,7 +17,7 @@ from jaxlib.mlir import ir
 
 from .forms import Collective, Forms, array, like, shape_of
 
-FEW = 2  # slices that are as well compiled apart
+FEW = 2  # slices that are as well compiled apart, and with what makes them
 _FILL = 2**32 - 1  # no start
 
 

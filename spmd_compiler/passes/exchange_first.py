@@ -2,7 +2,8 @@
 
 `permute(f(x))` is `f(permute(x))` for an elementwise f, and so is an all-to-all. Where x is an argument of the program, the
 devices that exchange it first wait for nothing; computed first, it is read and written once more, in most runtimes while
-the other devices are still being started. A collective never moves to where it would send more bytes.
+the other devices are still being started. An all-to-all of two pieces stays, unless it would send less: XLA for CPUs computes each
+as it is cut. A collective never moves to where it would send more bytes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
+from ..ir.cpu_forms import FEW
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
 from ..ir.optable import ELEMENTWISE
@@ -26,7 +28,7 @@ def exchange_first(block: Block, mesh: Mesh) -> bool:
     ops: list[Op] = []
     for op in block.ops:
         chain = _chain(op, made, used) if _moves_all(op, mesh) else []
-        if not chain:
+        if not chain or not _is_worth_it(op, _source(chain[-1], made), mesh):
             ops.append(op)
             continue
         b = Builder.beside(mesh, op)
@@ -60,7 +62,14 @@ def _chain(op: Op, made: dict[Value, Op], used: Counter[Value]) -> list[Op]:
             return []
         chain.append(step)
         value = _source(step, made)
-    return chain if value.type.nbytes <= op.operands[0].type.nbytes else []
+    return chain
+
+
+def _is_worth_it(op: Op, source: Value, mesh: Mesh) -> bool:
+    """Whether an op should rather move what its operand is computed from."""
+    saved = op.operands[0].type.nbytes - source.type.nbytes
+    in_few_pieces = op.name == "all_to_all" and mesh.axes_size(op.attrs["axes"]) <= FEW
+    return saved > 0 or (saved == 0 and not in_few_pieces)
 
 
 def _is_elementwise(op: Op, made: dict[Value, Op]) -> bool:

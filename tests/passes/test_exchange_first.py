@@ -32,7 +32,7 @@ X = np.arange(64 * 48, dtype=np.float32).reshape(64, 48)
         (P(("a", "b")), P(("b", "a")), "collective_permute"),
         (P("a", "b"), P("b", "a"), None),  # several messages
         (P("a"), P(None, "a"), "all_to_all"),
-        (P(("a", "b")), P("a", "b"), "all_to_all"),
+        (P(("b", "a")), P("b", "a"), "all_to_all"),
     ],
 )
 def test_elementwise_follows(source, target, kind):
@@ -48,6 +48,13 @@ def test_no_more_bytes():
     assert narrow == ["multiply", "convert", "collective_permute"]
     wide = ops_of(lambda x: x.astype(jnp.float32) * 2, *moved, X.astype(jnp.bfloat16))
     assert wide == ["collective_permute", "convert", "multiply"]
+
+
+def test_two_pieces_are_computed_as_they_are_cut():
+    moved = (P(("a", "b")),), P("a", "b")
+    assert ops_of(lambda x: x * 2, *moved, X) == ["multiply", "all_to_all"]
+    wide = ops_of(lambda x: x.astype(jnp.float32) * 2, *moved, X.astype(jnp.bfloat16))
+    assert wide == ["all_to_all", "convert", "multiply"]
 
 
 def test_what_others_use_stays():
