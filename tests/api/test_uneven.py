@@ -45,7 +45,7 @@ def programs(draw):
     return draw(st.sampled_from(sorted(FUNCTIONS))), axes, (n, k), (m, k), spec(), spec(), spec()
 
 
-@examples(40)
+@examples(25)
 @given(programs(), st.booleans())
 def test_any_size_over_any_axes(program, pin):
     name, axes, left, right, x_spec, y_spec, out = program

@@ -74,7 +74,7 @@ def tupled(function):
     st.sampled_from(sorted(TRANSFORMS)),
     st.lists(specs, min_size=2, max_size=2),
 )
-@examples(25)
+@examples(16)
 def test_any_layout(name, transform, wanted):
     function, plain, shapes = FUNCTIONS[name]
     args = [f32(*s) for s in shapes]

@@ -198,7 +198,7 @@ def test_small_programs_are_searched_as_they_are(monkeypatch):
 def test_a_layer_that_stands_for_others_follows_itself(monkeypatch):
     """Also where it differs from those at the ends of the row."""
     mesh = spmd.create_mesh({"data": 4, "model": 2}, abstract=True)
-    module = cost.priced(passes.imported(*passes.train_step(8), mesh), None)
+    module = cost.priced(passes.imported(*passes.train_step(6), mesh), None)
     for prepare in PREPARE:
         module = prepare(module)
     assert rolled(module) is not None

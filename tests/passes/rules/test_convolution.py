@@ -14,7 +14,7 @@ from tests.share import examples
 
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = examples(20)
+few = examples(12)
 meshes = st.sampled_from(MESHES)
 
 
@@ -55,7 +55,7 @@ def test_spatial(data, axes, first, second):
     run(fun, args, axes, [spec, P()], out=spec, reference=reference)
 
 
-@examples(12)
+@examples(8)
 @given(st.data(), meshes, geometry())
 def test_gradients(data, axes, one):
     size, kernel, stride, padding, base, dilation = one
