@@ -4,7 +4,8 @@ A search goes by cost: it spends bytes to save work, memory to save bytes, and w
 partitioners, which propagate, don't. Where a program takes more of one of the three than plain propagation does, it is searched
 again: with work that weighs less, with large blocks of values dear, or with work that weighs more. What keeps to the bound is
 taken, or if nothing does, what plain propagation does; unless that is far dearer, or what it sends more is out of proportion. What
-was there before stays where it doesn't exceed the bound: another search changes more than it has to.
+was there before stays where it doesn't exceed the bound: another search changes more than it has to. Plain propagation itself
+repeats work where an op is cheaper so; the bound of work is what it does where work is dear.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LIGHTER = (1 / 4, 1 / 16, 1 / 64)  # parts of what an operation weighs
 HEAVIER = (4, 16)  # times as much
+DEAR = 64  # the same, where plain propagation repeats none to save bytes, as XLA's partitioners
 SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a block is dear
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
@@ -75,21 +77,33 @@ class PlainBounds:
         self.now = self.taken(engine)
         if self.now.sent > self.most.sent:
             lighter = (with_work(self.module, part) for part in LIGHTER)
-            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, DEARER):
+            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, DEARER, self.plain):
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
-        self.lower("held", self.cramped(), self.saves_memory)
-        heavier = (with_work(self.module, times) for times in HEAVIER)
-        self.lower("work", heavier, self.saves_work)
+        self.lower("held", self.cramped(), self.saves_memory, self.plain)
+        if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size:
+            self.lessen_work()
         self.lessen_messages(plain.sent)
 
-    def lower(self, what: str, modules: Iterable[Module], bound: Bound) -> None:
+    def lower(self, what: str, modules: Iterable[Module], bound: Bound, last: State) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
         most = getattr(self.most, what)
-        if getattr(self.now, what) > most and self.replaced(modules, bound, MORE):
+        if getattr(self.now, what) > most and self.replaced(modules, bound, MORE, last):
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
+
+    def lessen_work(self) -> None:
+        """Goes to an assignment that repeats less work than the engine's, if plain propagation does less where work is dear."""
+        dear = with_work(self.module, DEAR)
+        lean = self.propagate.forwarded(dear, None, RuleBook(self.engine.book))[0].state()
+        taken, most, now = self.seen_in(lean, self.taken), self.most, self.now.work
+        least = NO_MORE.work * taken.work
+        if now > least:
+            less = max(least, min(most.work, now / NO_MORE.work))
+            self.most = most._replace(sent=max(most.sent, taken.sent), work=less)
+            heavier = (with_work(self.module, times) for times in HEAVIER)
+            self.lower("work", heavier, self.saves_work, lean)
 
     def lessen_messages(self, sent: float) -> None:
         """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more. sent: bytes by
@@ -154,12 +168,12 @@ class PlainBounds:
         """Than is taken now, or may be, of any of the three."""
         return all(a <= max(b, c) for a, b, c in zip(x, self.now, self.most, strict=True))
 
-    def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float) -> bool:
-        """Goes to the first assignment within a bound that is found for modules with other prices, or to that of plain propagation,
-        if it is at most `dearer` times as dear; whether it did."""
+    def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float, last: State) -> bool:
+        """Goes to the first assignment within a bound that is found for modules with other prices, or to the `last` one, if it is at
+        most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
         searched = (self.propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
-        for other in chain(searched, (self.plain,)):
+        for other in chain(searched, (last,)):
             engine.adopt(other)
             if bound(self.taken(engine)):
                 found = engine.state()
