@@ -35,6 +35,7 @@ DEAR = 64  # the same, where plain propagation repeats none to save bytes, as XL
 SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a block is dear
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
+REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
 TRADE = 1.05  # of bytes times memory, what they may come to then
@@ -98,9 +99,8 @@ class PlainBounds:
         dear = with_work(self.module, DEAR)
         lean = self.propagate.forwarded(dear, None, RuleBook(self.engine.book))[0].state()
         taken, most, now = self.seen_in(lean, self.taken), self.most, self.now.work
-        least = NO_MORE.work * taken.work
-        if now > least:
-            less = max(least, min(most.work, now / NO_MORE.work))
+        if now > min(most.work, REPEATED * taken.work):
+            less = max(NO_MORE.work * taken.work, min(most.work, now / NO_MORE.work))
             self.most = most._replace(sent=max(most.sent, taken.sent), work=less)
             heavier = (with_work(self.module, times) for times in HEAVIER)
             self.lower("work", heavier, self.saves_work, lean)
