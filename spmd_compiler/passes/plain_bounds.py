@@ -98,10 +98,9 @@ class PlainBounds:
         """Goes to an assignment that repeats less work than the engine's, if plain propagation does less where work is dear."""
         dear = with_work(self.module, DEAR)
         lean = self.propagate.forwarded(dear, None, RuleBook(self.engine.book))[0].state()
-        taken, most, now = self.seen_in(lean, self.taken), self.most, self.now.work
-        if now > min(most.work, REPEATED * taken.work):
-            less = max(NO_MORE.work * taken.work, min(most.work, now / NO_MORE.work))
-            self.most = most._replace(sent=max(most.sent, taken.sent), work=less)
+        least, most, now = self.seen_in(lean, self.taken).work, self.most.work, self.now.work
+        if now > min(most, REPEATED * least):
+            self.most = self.most._replace(work=max(NO_MORE.work * least, min(most, now / NO_MORE.work)))
             heavier = (with_work(self.module, times) for times in HEAVIER)
             self.lower("work", heavier, self.saves_work, lean)
 

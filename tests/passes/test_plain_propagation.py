@@ -286,13 +286,9 @@ def test_the_exact_search_takes_no_more_memory():
     assert "takes more memory or work" in exact.explain()
 
 
-@pytest.mark.parametrize(
-    ("name", "work", "sent"),
-    [("fused_qkv_split_fwd~5", 335_544_320, 1_100_000), ("grad_accum_dp_train~6", 335_544_320, 6_000_000)],
-)
-def test_work_is_not_repeated_because_plain_propagation_does(name, work, sent):
-    """Shardy does 402,653,184 and 335,544,320 operations and sends 8.4 and 14.7 MB; plain propagation does up to 4 times that."""
-    low = variant(name, 67)
+def test_work_is_not_repeated_because_plain_propagation_does():
+    """Shardy does 402,653,184 operations and sends 8.4 MB; plain propagation does half as many again."""
+    low = variant("fused_qkv_split_fwd~5", 67)
     assert "to do no more work" in low.explain()
-    assert products(low) <= work
-    assert low.comm_bytes() <= sent
+    assert products(low) <= 335_544_320
+    assert low.comm_bytes() <= 1_100_000
