@@ -64,7 +64,9 @@ PLANS = (
 ROOM = 6000  # ops, over all plans: a larger program has fewer plans
 ROLLED = 24000  # the same of a program that is rolled, before it is
 WHOLE = 1500  # ops, from which on a program that can be rolled is searched only so
-CUT = 3000  # ops, times 4 for each axis but one, of a program that is searched with axes in two: each axis makes it dearer
+# ops, times 4 for each axis but one, of a program that is searched with axes in two where plain propagation doesn't cut with them
+# unevenly: each axis makes it dearer
+CUT = 3000
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,9 @@ class Propagate:
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
             cut = None if engine.fusion else cut_of(module, plain, engine.layouts.items())
-            if cut is not None and len(engine.choices) * 4 ** (len(cut.mesh.axes) - 1) <= CUT:
+            if cut is not None and len(engine.choices) * 4 ** (len(cut.mesh.axes) - 1) > CUT:
+                cut = cut_of(module, plain)
+            if cut is not None:
                 self.cut(engine, module, cut)
         if short is not None:
             self.search_rolled(engine, body, short, cost)
