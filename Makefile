@@ -24,7 +24,7 @@ demo: $(VENV)/.installed  ## train the example on 8 virtual CPU devices under th
 	$(BIN)/python examples/train_mlp.py
 
 EVERY ?= 1
-test: $(VENV)/.installed  ## the tests; EVERY=5: a fifth of the cases and examples of each
+test: $(VENV)/.installed  ## the tests; EVERY=8: an eighth of the cases and examples of each
 	$(BIN)/python -m pytest -n 2 --every $(EVERY)
 
 lint: $(VENV)/.installed-dev  ## ruff and pyright

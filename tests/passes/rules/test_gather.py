@@ -15,7 +15,7 @@ from tests.share import examples
 from .forced import spread_out
 from .windowed import MESHES, Axes, gathered, run, sample, spec_of
 
-few = examples(25)
+few = examples(16)
 meshes = st.sampled_from(MESHES)
 MODES = ["clip", "fill"]
 COMBINERS = {

@@ -14,7 +14,7 @@ from tests.share import examples
 
 from .windowed import MESHES, run, sample, spec_of
 
-few = examples(30)
+few = examples(20)
 HOW = ["set", "add", "multiply", "min", "max"]
 
 

@@ -15,7 +15,7 @@ from tests.share import examples
 from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = examples(20)
+few = examples(14)
 meshes = st.sampled_from(MESHES)
 INDEX_TYPES = ["int32", "uint32", "int8", "uint8", "int16"]
 

@@ -15,7 +15,7 @@ from tests.share import examples
 from .forced import spread_out
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = examples(20)
+few = examples(12)
 
 
 @few

@@ -14,7 +14,7 @@ from tests.share import examples
 
 from .windowed import MESHES, gathered, run, sample, spec_of
 
-few = examples(15)
+few = examples(10)
 meshes = st.sampled_from(MESHES)
 EIGHT = [("a", 8)]
 
