@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
@@ -58,6 +58,9 @@ class Engine(Assignment):
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
+        self.seen: Mapping[
+            Value, Layout
+        ] = {}  # what the forward assignment sees in other layouts: arguments, carries of loops
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward

@@ -28,10 +28,16 @@ def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> f
 
 
 def take_within(engine: Engine, other: State, bound: Callable[[], bool]) -> None:
-    """Takes over what is cheaper in another assignment, group by group of ops, where the program keeps to a bound."""
+    """Takes over what is cheaper in another assignment where the program keeps to a bound: groups of ops together where they may be,
+    else by halves."""
     region = differences(engine, other)
-    for group in connected(engine, region):
-        accept_if(engine, {node: region[node] for node in group}, bound)
+    todo = [list(connected(engine, region))]
+    while todo:
+        groups = todo.pop()
+        chosen = {node: region[node] for group in groups for node in group}
+        if not accept_if(engine, chosen, bound) and len(groups) > 1:
+            half = len(groups) // 2
+            todo += groups[half:], groups[:half]
     engine.moved()
 
 

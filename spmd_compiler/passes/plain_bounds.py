@@ -4,13 +4,15 @@ A search goes by cost: it spends bytes to save work, memory to save bytes, and w
 partitioners, which propagate, don't. Where a program takes more of one of the three than plain propagation does, it is searched
 again: with work that weighs less, with large blocks of values dear, or with work that weighs more. What keeps to the bound is
 taken, or if nothing does, what plain propagation does; unless that is far dearer, or what it sends more is out of proportion. What
-was there before stays where it doesn't exceed the bound: another search changes more than it has to. Plain propagation itself
-repeats work where an op is cheaper so; the bound of work is what it does where work is dear.
+was there before stays where it doesn't exceed the bound: another search changes more than it has to, and plain propagation with
+what stays may be no dearer, so that no search is needed. Plain propagation itself repeats work where an op is cheaper so; the
+bound of work is what it does where work is dear.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -23,6 +25,7 @@ from .fusion_moves import take_within
 from .gathered_args import contested_args, scanned_args
 from .legalise import legalise
 from .local_search import local_search
+from .loops import wanted_carries
 from .rules.table import RuleBook
 from .traffic import Traffic
 
@@ -78,19 +81,23 @@ class PlainBounds:
         self.now = self.taken(engine)
         if self.now.sent > self.most.sent:
             lighter = (with_work(self.module, part) for part in LIGHTER)
-            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, DEARER, self.plain):
+            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, lambda x: True, DEARER, self.plain):
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
-        self.lower("held", self.cramped(), self.saves_memory, self.plain)
+        self.lower("held", self.cramped(), self.is_worth_memory, self.plain)
         if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size:
             self.lessen_work()
         self.lessen_messages(plain.sent)
 
-    def lower(self, what: str, modules: Iterable[Module], bound: Bound, last: State) -> None:
+    def lower(self, what: str, modules: Iterable[Module], worth: Bound, last: State) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
         most = getattr(self.most, what)
-        if getattr(self.now, what) > most and self.replaced(modules, bound, MORE, last):
+
+        def within(x: Taken) -> bool:
+            return getattr(x, what) <= most and self.takes_no_more(x)
+
+        if getattr(self.now, what) > most and self.replaced(modules, within, worth, MORE, last):
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
 
@@ -102,7 +109,7 @@ class PlainBounds:
         if now > min(most, REPEATED * least):
             self.most = self.most._replace(work=max(NO_MORE.work * least, min(most, now / NO_MORE.work)))
             heavier = (with_work(self.module, times) for times in HEAVIER)
-            self.lower("work", heavier, self.saves_work, lean)
+            self.lower("work", heavier, self.is_worth_work, lean)
 
     def lessen_messages(self, sent: float) -> None:
         """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more. sent: bytes by
@@ -131,8 +138,11 @@ class PlainBounds:
             yield self.propagate.forwarded(module, None, engine.book, defers=True)[0].state()
         with engine.seen_in(start):
             gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
+            carried = wanted_carries(engine, self.body)
         for seen in filter(None, gathered):
             yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()
+        if carried:
+            yield self.propagate.forwarded(module, None, engine.book, carried, defers=True)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""
@@ -145,47 +155,66 @@ class PlainBounds:
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
 
-    def saves_memory(self, x: Taken) -> bool:
-        """Whether what takes less memory is worth its bytes, and takes no more of the rest than is taken now or may be."""
+    def is_worth_memory(self, x: Taken) -> bool:
+        """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway."""
         now = self.now
-        in_proportion = x.sent <= MORE * now.sent and x.sent * x.held <= TRADE * now.sent * now.held
-        return x.held <= self.most.held and self.takes_no_more(x) and in_proportion
+        in_proportion = x.sent * x.held <= TRADE * now.sent * now.held
+        return x.sent <= MORE * now.sent and (in_proportion or self.sends_few(x))
 
-    def saves_work(self, x: Taken) -> bool:
-        """The same of what does less work, which is worth more of the bytes where these are few anyway."""
+    def is_worth_work(self, x: Taken) -> bool:
+        """The same of what does less work."""
         now, flop = self.now, prices(self.engine.mesh).flop
 
         def dearer(weight: float) -> float:
             return (x.sent + weight * x.work) / (now.sent + weight * now.work)
 
         in_proportion = x.sent * x.work <= NO_MORE.work * now.sent * now.work
-        few = x.sent <= FAR_FEWER * self.most.sent
-        worth = (in_proportion or few or dearer(flop) <= SLIGHTLY) and dearer(HEAVIER[0] * flop) <= 1
-        return x.work <= self.most.work and self.takes_no_more(x) and worth
+        worth = in_proportion or self.sends_few(x) or dearer(flop) <= SLIGHTLY
+        return worth and dearer(HEAVIER[0] * flop) <= 1
+
+    def sends_few(self, x: Taken) -> bool:
+        """Bytes, against what may be sent."""
+        return x.sent <= FAR_FEWER * self.most.sent
 
     def takes_no_more(self, x: Taken) -> bool:
         """Than is taken now, or may be, of any of the three."""
         return all(a <= max(b, c) for a, b, c in zip(x, self.now, self.most, strict=True))
 
-    def replaced(self, modules: Iterable[Module], bound: Bound, dearer: float, last: State) -> bool:
-        """Goes to the first assignment within a bound that is found for modules with other prices, or to the `last` one, if it is at
-        most `dearer` times as dear; whether it did."""
+    def replaced(
+        self, modules: Iterable[Module], bound: Bound, worth: Bound, dearer: float, last: State
+    ) -> bool:
+        """Goes to the `last` assignment where that comes to nothing, or to the first one that is found for modules with other prices,
+        or then to the last one: if it is within a bound, worth it, and at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
-        searched = (self.propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
-        for other in chain(searched, (last,)):
-            engine.adopt(other)
-            if bound(self.taken(engine)):
-                found = engine.state()
-                local_search(engine, self.body)
-                if not bound(self.taken(engine)):
-                    engine.restore(found)
-                    engine.moved()
-                if engine.total() <= dearer * cost:
-                    take_within(engine, before, lambda: bound(self.taken(engine)))
-                    self.now = self.taken(engine)
+        propagate = replace(self.propagate, cuts=False)
+        searched = (propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
+        for times, other in chain([(NEARLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
+            if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
+                taken = self.taken(engine)
+                if worth(taken):
+                    self.now = taken
                     return True
-        engine.restore(before)
+            engine.restore(before)
         return False
+
+    def goes_within(self, bound: Bound, worth: Bound, other: State, before: State) -> bool:
+        """Goes to what another assignment becomes by local search, and by what it takes over from that before; whether it is within a
+        bound. What is worth it stays so."""
+        engine = self.engine
+        engine.adopt(other)
+        if not bound(self.taken(engine)):
+            return False
+        local_search(engine, self.body)
+        if not bound(self.taken(engine)):
+            engine.adopt(other)
+        was_worth = worth(self.taken(engine))
+
+        def is_within() -> bool:
+            taken = self.taken(engine)
+            return bound(taken) and (worth(taken) or not was_worth)
+
+        take_within(engine, before, is_within)
+        return True
 
     def cramped(self) -> Iterator[Module]:
         """The module with blocks dear that are larger than parts of the largest one that a device makes. Where the assignment is no

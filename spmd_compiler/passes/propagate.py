@@ -73,12 +73,13 @@ CUT = 3000
 class Propagate:
     """sweeps: how many rounds of improvement follow the forward propagation; 0 is plain propagation. exact: seconds for
     an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one. plans: how
-    many to improve by, if not as many as the program's size allows."""
+    many to improve by, if not as many as the program's size allows. cuts: whether axes are also searched in two."""
 
     sweeps: int = 2
     exact: float | None = None
     memory: float | None = None
     plans: int | None = None
+    cuts: bool = True
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:
@@ -131,10 +132,10 @@ class Propagate:
         no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them."""
         main = module.main
         engine = Engine(module, fusion, book)
-        engine.whole, engine.defers = whole, defers
+        engine.whole, engine.defers, engine.seen = whole, defers, seen or {}
         wanted = self.asked(engine, module)
         for value in main.body.args:
-            layout = (seen or {}).get(value, value.layout)
+            layout = engine.seen.get(value, value.layout)
             engine.layouts[value] = engine.given(layout) or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
@@ -166,7 +167,7 @@ class Propagate:
             plain = list(engine.layouts.items())
             self.deepen(engine, body, self.explore(engine, module))
             self.open(engine, module)
-            cut = None if engine.fusion else cut_of(module, plain, engine.layouts.items())
+            cut = None if engine.fusion or not self.cuts else cut_of(module, plain, engine.layouts.items())
             if cut is not None and len(engine.choices) * 4 ** (len(cut.mesh.axes) - 1) > CUT:
                 cut = cut_of(module, plain)
             if cut is not None:
