@@ -40,6 +40,7 @@ DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
+HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
 TRADE = 1.05  # of bytes times memory, what they may come to then
 SLIGHTLY = 1.1  # times as dear, in bytes and work, that a program may be that does less work
@@ -183,12 +184,12 @@ class PlainBounds:
     def replaced(
         self, modules: Iterable[Module], bound: Bound, worth: Bound, dearer: float, last: State
     ) -> bool:
-        """Goes to the `last` assignment where that comes to nothing, or to the first one that is found for modules with other prices,
+        """Goes to the `last` assignment where that comes to hardly anything, or to the first one that is found for modules with other prices,
         or then to the last one: if it is within a bound, worth it, and at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
         propagate = replace(self.propagate, cuts=False)
         searched = (propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
-        for times, other in chain([(NEARLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
+        for times, other in chain([(HARDLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
             if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
                 taken = self.taken(engine)
                 if worth(taken):
