@@ -161,7 +161,7 @@ def wanted_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
     wanted: dict[Value, Layout] = {}
     users = readers(body)
     for op in body.ops:
-        for region in op.regions:
+        for region in op.regions if op.name in CONTROL_FLOW else ():
             wanted |= wanted_carries(engine, region)
         if op.name == "while":
             for value, result in zip(op.regions[1].args, op.results, strict=True):
