@@ -60,7 +60,7 @@ class Engine(Assignment):
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
         self.seen: Mapping[
             Value, Layout
-        ] = {}  # what the forward assignment sees in other layouts: arguments, carries of loops
+        ] = {}  # arguments and carries that the forward assignment sees in others
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward

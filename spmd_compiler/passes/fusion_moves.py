@@ -31,7 +31,7 @@ def take_within(engine: Engine, other: State, bound: Callable[[], bool]) -> None
     """Takes over what is cheaper in another assignment where the program keeps to a bound: groups of ops together where they may be,
     else by halves."""
     region = differences(engine, other)
-    todo = [list(connected(engine, region))]
+    todo = [connected(engine, region)]
     while todo:
         groups = todo.pop()
         chosen = {node: region[node] for group in groups for node in group}

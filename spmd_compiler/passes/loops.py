@@ -166,7 +166,8 @@ def wanted_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
         if op.name == "while":
             for value, result in zip(op.regions[1].args, op.results, strict=True):
                 ends = _ends(engine, result, users)
-                if len(ends) == 1 and (end := ends.pop()).axes > engine.layouts[result].axes:
+                end = ends.pop() if len(ends) == 1 else engine.layouts[result]
+                if end.axes > engine.layouts[result].axes and not end.partial:
                     wanted[value] = end
     return wanted
 
