@@ -58,9 +58,7 @@ class Engine(Assignment):
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
-        self.seen: Mapping[
-            Value, Layout
-        ] = {}  # arguments and carries that the forward assignment sees in others
+        self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, and carries of loops
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
