@@ -184,7 +184,7 @@ class PlainBounds:
     def replaced(
         self, modules: Iterable[Module], bound: Bound, worth: Bound, dearer: float, last: State
     ) -> bool:
-        """Goes to the `last` assignment where that comes to hardly anything, or to the first one that is found for modules with other prices,
+        """Goes to the `last` assignment where that is hardly dearer, or to the first one that is found for modules with other prices,
         or then to the last one: if it is within a bound, worth it, and at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
         propagate = replace(self.propagate, cuts=False)
@@ -203,12 +203,15 @@ class PlainBounds:
         bound. What is worth it stays so."""
         engine = self.engine
         engine.adopt(other)
-        if not bound(self.taken(engine)):
+        taken = self.taken(engine)
+        if not bound(taken):
             return False
         local_search(engine, self.body)
-        if not bound(self.taken(engine)):
+        if bound(improved := self.taken(engine)):
+            taken = improved
+        else:
             engine.adopt(other)
-        was_worth = worth(self.taken(engine))
+        was_worth = worth(taken)
 
         def is_within() -> bool:
             taken = self.taken(engine)
