@@ -23,6 +23,7 @@ from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
+from .residuals import keep_less
 from .rings import make_rings
 from .schedule import order_for_overlap
 from .share_halos import share_halos
@@ -47,6 +48,8 @@ class Optimize:
 
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
+        if keep_less(module.main.body):
+            module = Simplify()(module)
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
         compose_permutes(module.main.body, module.mesh)

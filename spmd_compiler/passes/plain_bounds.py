@@ -16,6 +16,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from ..ir.clone import clone_block
 from ..ir.graph import Module
 from ..ir.layout import local_type
 from .cost import prices, with_room, with_work
@@ -26,7 +27,9 @@ from .gathered_args import contested_args, scanned_args
 from .legalise import legalise
 from .local_search import local_search
 from .loops import wanted_carries
+from .residuals import keep_less
 from .rules.table import RuleBook
+from .simplify import drop_unused
 from .traffic import Traffic
 
 if TYPE_CHECKING:
@@ -86,6 +89,8 @@ class PlainBounds:
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
+        if self.now.held > self.most.held:
+            self.most = self.most._replace(held=self.most.held + self.spared())
         self.lower("held", self.cramped(), self.is_worth_memory, self.plain)
         if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size:
             self.lessen_work()
@@ -155,6 +160,14 @@ class PlainBounds:
         on_device = blocks_on(engine.mesh)
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
         return Taken(self.engine.traffic.sent(engine), held, work)
+
+    def spared(self) -> float:
+        """The bytes that loops of the engine's assignment need not keep; of what bounds it, they do."""
+        block = clone_block(legalise(self.engine, self.body, self.propagate.asked(self.engine, self.module)))
+        if not keep_less(block):
+            return 0.0
+        drop_unused(block)
+        return self.now.held - peak_bytes(block, set(), blocks_on(self.engine.mesh))
 
     def is_worth_memory(self, x: Taken) -> bool:
         """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway."""
