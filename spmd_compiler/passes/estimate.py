@@ -190,6 +190,11 @@ def _fuses(op: Op, names: frozenset[str] = _FUSED) -> bool:
     return {*source.partial} <= {*target.partial} and all(new[: len(old)] == old for old, new in pairs)
 
 
+def is_light(op: Op) -> bool:
+    """Whether XLA computes an op along with others."""
+    return _fuses(op, _FUSING)
+
+
 def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
     """What lies in memory in place of values that don't themselves: what they are computed from where they are read, or what a
     loop was given that it passes on as it is."""

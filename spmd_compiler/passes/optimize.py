@@ -15,6 +15,7 @@ from ..ir.graph import Module
 from .barriers import join_barriers
 from .bitwise_reductions import expand_bitwise
 from .blocks_in_loops import put_together_in_loops
+from .carry_order import order_carries
 from .clamp_starts import clamp_starts
 from .combine import COPIED, bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
@@ -77,6 +78,7 @@ class Optimize:
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         crop_windows(module.main.body, module.mesh)
+        order_carries(module.main.body)
         if self.tpu:
             rewrite_for_tpu(module.main.body, module.mesh)
         if self.hardware is not None:
