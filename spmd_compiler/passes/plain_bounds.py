@@ -17,7 +17,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..ir.clone import clone_block
-from ..ir.graph import Module
+from ..ir.graph import Block, Module
 from ..ir.layout import local_type
 from .cost import prices, with_room, with_work
 from .engine import Engine, State
@@ -45,7 +45,7 @@ REPEATED = 1.25  # times as much work as where it is dear, from which on less of
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
-TRADE = 1.05  # of bytes times memory, what they may come to then
+TRADE = 1.2  # of bytes times memory, what they may come to then
 SLIGHTLY = 1.1  # times as dear, in bytes and work, that a program may be that does less work
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
 
@@ -81,6 +81,7 @@ class PlainBounds:
             return
         self.plain = min(self.propagated(self.start), key=lambda x: self.seen_in(x, engine.traffic.sent))
         plain = self.seen_in(self.plain, self.taken)
+        self.sent = plain.sent
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         self.now = self.taken(engine)
         if self.now.sent > self.most.sent:
@@ -94,7 +95,7 @@ class PlainBounds:
         self.lower("held", self.cramped(), self.is_worth_memory, self.plain)
         if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size:
             self.lessen_work()
-        self.lessen_messages(plain.sent)
+        self.lessen_messages()
 
     def lower(self, what: str, modules: Iterable[Module], worth: Bound, last: State) -> None:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
@@ -117,17 +118,19 @@ class PlainBounds:
             heavier = (with_work(self.module, times) for times in HEAVIER)
             self.lower("work", heavier, self.is_worth_work, lean)
 
-    def lessen_messages(self, sent: float) -> None:
-        """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more. sent: bytes by
-        plain propagation."""
-        if sent > NEARLY * self.now.sent:
+    def lessen_messages(self) -> None:
+        """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more."""
+        if self.sent > NEARLY * self.now.sent:
             return
+        total, cost = self.engine.total(), self.seen_in(self.plain, Engine.total)
+        if cost != total and cost <= NEARLY * total and self.takes_more_messages():
+            self.engine.adopt(self.plain)
+
+    def takes_more_messages(self) -> bool:
+        """Than plain propagation, on links where these matter."""
         engine = self.engine
-        total, cost = engine.total(), self.seen_in(self.plain, Engine.total)
-        if cost != total and cost <= NEARLY * total:
-            dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
-            if self.seen_in(self.plain, dear.sent) < dear.sent(engine):
-                engine.adopt(self.plain)
+        dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
+        return self.seen_in(self.plain, dear.sent) < dear.sent(engine)
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
@@ -155,19 +158,25 @@ class PlainBounds:
         with self.engine.seen_in(state):
             return measure(self.engine)
 
+    def written(self) -> Block:
+        """The engine's assignment in the IR, as XLA runs it: for CPUs it gathers arguments as soon as more would be live later."""
+        block = legalise(self.engine, self.body, self.propagate.asked(self.engine, self.module))
+        first = {op: None for op in block.ops if op.name == "relayout" and op.operands[0] in block.args}
+        block.ops[:] = [*first, *(op for op in block.ops if op not in first)]
+        return block
+
     def taken(self, engine: Engine) -> Taken:
-        block = legalise(engine, self.body, self.propagate.asked(engine, self.module))
-        on_device = blocks_on(engine.mesh)
+        block, on_device = self.written(), blocks_on(engine.mesh)
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
-        return Taken(self.engine.traffic.sent(engine), held, work)
+        return Taken(engine.traffic.sent(engine), held, work)
 
     def spared(self) -> float:
         """The bytes that loops of the engine's assignment need not keep; of what bounds it, they do."""
-        block = clone_block(legalise(self.engine, self.body, self.propagate.asked(self.engine, self.module)))
+        block, on_device = clone_block(self.written()), blocks_on(self.engine.mesh)
         if not keep_less(block):
             return 0.0
         drop_unused(block)
-        return self.now.held - peak_bytes(block, set(), blocks_on(self.engine.mesh))
+        return self.now.held - peak_bytes(block, set(), on_device)
 
     def is_worth_memory(self, x: Taken) -> bool:
         """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway."""
@@ -205,7 +214,8 @@ class PlainBounds:
         for times, other in chain([(HARDLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
             if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
                 taken = self.taken(engine)
-                if worth(taken):
+                saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
+                if worth(taken) and saves:
                     self.now = taken
                     return True
             engine.restore(before)

@@ -75,7 +75,7 @@ def test_it_sends_what_gathering_first_does(monkeypatch):
 
 @pytest.mark.parametrize(
     "name, sent, messages",
-    [("mlp_megatron_train~many0", 7_480_400, 6), ("block_2d_fwd_scan~1", 12_900_000, 9)],
+    [("mlp_megatron_train~many0", 7_480_400, 6), ("block_2d_fwd_scan~1", 13_300_000, 13)],
 )
 def test_what_does_not_exceed_the_bound_stays(name, sent, messages):
     """Where the search finds what takes more memory than plain propagation, only that is changed: Shardy's programs send 7,484,166
@@ -109,10 +109,26 @@ def test_carries_lie_as_their_results_are_wanted():
 
 
 def test_memory_may_be_had_for_nothing():
-    """What plain propagation takes over sends what was found, in 66 MB instead of 71."""
-    low = variant("lm_fsdp_train_scan~2")
+    """What plain propagation takes over sends what was found, in 10.9 MB instead of 12.1."""
+    low = variant("block_2d_fwd_scan")
     assert "take no more memory" in low.explain()
-    assert low.comm_bytes() <= 17_265_480 and low.memory().peak <= 67_000_000
+    assert low.comm_bytes() <= 3_670_016 and low.memory().peak <= 11_000_000
+
+
+def test_an_argument_may_be_gathered_early():
+    """XLA for CPUs gathers a weight that is read last before the largest values are made: a sixth more memory, for a quarter
+    of the bytes."""
+    low = variant("gqa_kv4_model4_fwd")
+    assert "take no more memory" in low.explain()
+    assert low.comm_bytes() == 393_216 and [c.kind for c in low.collectives()] == ["reduce_scatter"]
+
+
+def test_what_loops_need_not_keep_does_not_count():
+    """Gradients are reduced once, after the loop, and weights gathered once: 9 collectives, which cost no memory that loops
+    don't save elsewhere. Shardy's program takes 70 MB, in 57."""
+    low = variant("lm_fsdp_train_scan_hint")
+    assert "take no more memory" not in low.explain()
+    assert low.comm_bytes() <= 24_503_815 and low.memory().peak <= 64_000_000
 
 
 def test_an_adopted_assignment_has_this_engine_s_prices():
