@@ -176,7 +176,10 @@ class _Pair:
         gone = {k: v for v, carries in self.rows.items() for k in carries[v in stay :] if k in self.loose}
         if not gone:
             return False
-        there = {v: self.read_only(v) for v in kept if v not in stay or not self.read(v)}
+        start = dict.fromkeys((*kept, *gone.values()))
+        there = {
+            v: self.read_only(v) for v in start if v not in again and (v not in stay or not self.read(v))
+        }
         _Again(self, again, there, {op.result: v for k, v in gone.items() for op in self.slices[k]}).write()
         _drop_carries(self.second, {self.second.operands.index(self.first.results[k]) for k in gone})
         _drop_carries(self.first, {*gone})
@@ -284,6 +287,8 @@ class _Again:
     def write(self) -> None:
         for op in self.body.ops:
             self.copy(op)
+        for v in self.body.returns:
+            self.read(v)
         self.body.ops[:] = self.ops
         self.body.replace(self.instead)
 
@@ -294,14 +299,19 @@ class _Again:
         self.done.add(op)
         row = self.gone.get(op.operands[0]) if op.name == "reshape" else None
         if row is not None and op.result.type == row.type:
-            self.instead[op.result] = self.value(row)
+            self.gone[op.result] = row
             return
         for v in reads(op):
-            if v in self.gone and v not in self.instead:
-                self.instead[v] = self.op("reshape", [self.value(self.gone[v])], v)
-            elif v in self.makers:
-                self.copy(self.makers[v])
+            self.read(v)
         self.ops.append(op)
+
+    def read(self, v: Value) -> None:
+        """Sees to it that a value of the second loop's body is there."""
+        if v in self.makers:
+            self.copy(self.makers[v])
+        if v in self.gone and v not in self.instead:
+            made = self.value(self.gone[v])
+            self.instead[v] = made if made.type == v.type else self.op("reshape", [made], v)
 
     def value(self, v: Value) -> Value:
         """What a value of the first loop's body is in the second one's."""

@@ -109,6 +109,20 @@ def test_what_the_user_wants_too_stays(always):
     assert stacks(lowered(fun, *shapes())).count(KEPT) == 2
 
 
+def test_a_row_may_be_what_a_loop_carries_on(always):
+    """The second loop carries a row as it is, and reads the other one in the next iteration."""
+
+    def fun(w, x):
+        def follow(last, rows):
+            return rows[1], last * rows[0]
+
+        _, made = lax.scan(lambda x, w: (x @ w, (x, 2 * x + 1)), x, w)
+        return lax.scan(follow, x, made)
+
+    is_right(fun)
+    assert stacks(lowered(fun, *shapes())).count(KEPT) == 2
+
+
 def test_nested_loops(always):
     """Layers in microbatches: the loops over layers are inside of one over these."""
 
@@ -142,6 +156,21 @@ def test_rows_that_a_loop_does_not_write_are_not_computed():
         return lax.fori_loop(0, 6, read, jnp.zeros_like(x))
 
     is_right(fun)
+
+
+def test_what_only_the_user_reads_is_read_twice(always):
+    """The loop stacks y for the user, and again for the second loop."""
+
+    def fun(w, x):
+        def body(x, w):
+            y = jnp.tanh(x @ w)
+            return y, (y, y)
+
+        _, (wanted, rows) = lax.scan(body, x, w)
+        return wanted, lax.scan(lambda total, y: (total + y, None), jnp.zeros_like(x), rows)[0]
+
+    is_right(fun)
+    assert stacks(lowered(fun, *shapes())).count(KEPT) == 1
 
 
 UNARY = {"tanh": jnp.tanh, "square": jnp.square, "neg": jnp.negative, "abs": jnp.abs, "sin": jnp.sin}
