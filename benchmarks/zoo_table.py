@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import zoo
+from benchmarks.compare import memory_ratio
 from benchmarks.workers import Rows
 
 BASELINE: dict[str, dict[str, int]] = json.loads((Path(zoo.__file__).parent / "baseline.json").read_text())
@@ -36,7 +37,7 @@ def write(rows: Rows, parts: list[str], folder: Path, jax_version: str) -> list[
         "counted as a reduce-scatter; in brackets the collectives in the optimized HLO. `W`: XLA warned of "
         "an involuntary full rematerialization. `!`: differs from one device. `good`: a hand-made program. "
         "`XLA`: the best of Shardy and GSPMD on CPU, H100 and TPU v5e, the last two compiled ahead of time. "
-        "Ratios are ours over Shardy's; steps are taken in turn.",
+        "Ratios are ours over Shardy's; steps are taken in turn; memory is that of arguments, results and temporaries.",
         "",
         "| " + " | ".join(head) + " |",
         "|" + "|".join("---" if i < 2 else "---:" for i in range(len(head))) + "|",
@@ -85,7 +86,10 @@ def summary(rows: Rows) -> list[str]:
                 compiles = [_compile_s(a) / _compile_s(b) for a, b in both]
                 line += f"; step time x {_mean(steps):.2f}, compile time x {_mean(compiles):.2f}"
                 alike = [(a["lower_s"] + a["default_compile_s"]) / _compile_s(b) for a, b in both]
-                line += f", x {_mean(alike):.2f} with XLA's default options for both (geometric means)"
+                line += f", x {_mean(alike):.2f} with XLA's default options for both"
+                # what `memory_ratio` calls Shardy is the one that ours is compared with here
+                memory = [x for a, b in both if (x := memory_ratio({"spmd": a, "shardy": b})) is not None]
+                line += f", memory x {_mean(memory):.2f} (geometric means)"
             lines.append(line)
     return lines
 
@@ -119,11 +123,11 @@ def _part(row: dict[str, Any] | None) -> str:
 def _ratios(ours: dict[str, Any], shardy: dict[str, Any]) -> list[str]:
     if ours.get("status") != "ok" or shardy.get("status") != "ok":
         return ["", "", ""]
-    peaks = [r["memory"].get("temp", 0) + r["memory"].get("output", 0) for r in (ours, shardy)]
+    memory = memory_ratio({"spmd": ours, "shardy": shardy})
     return [
         f"{shardy['spmd_step_ratio']:.2f}" if "spmd_step_ratio" in shardy else "",
         f"{_compile_s(ours) / _compile_s(shardy):.2f}",
-        f"{peaks[0] / peaks[1]:.2f}" if peaks[1] else "",
+        "" if memory is None else f"{memory:.2f}",
     ]
 
 
