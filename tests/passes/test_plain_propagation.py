@@ -116,7 +116,7 @@ def test_memory_may_be_had_for_nothing():
 
 
 def test_an_argument_may_be_gathered_early():
-    """XLA for CPUs gathers a weight that is read last before the largest values are made: a sixth more memory, for a quarter
+    """XLA for CPUs gathers a weight that is read last before the largest values are made: an eighth more memory, for a quarter
     of the bytes."""
     low = variant("gqa_kv4_model4_fwd")
     assert "take no more memory" in low.explain()
