@@ -209,8 +209,9 @@ class PlainBounds:
         """Goes to the `last` assignment where that is hardly dearer, or to the first one that is found for modules with other prices,
         or then to the last one: if it is within a bound, worth it, and at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
-        found = self.searched(modules)
-        for times, other in chain([(HARDLY, last)], ((dearer, x) for x in found), [(dearer, last)]):
+        propagate = replace(self.propagate, cuts=False)
+        searched = (propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
+        for times, other in chain([(HARDLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
             if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
                 taken = self.taken(engine)
                 saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
@@ -219,16 +220,6 @@ class PlainBounds:
                     return True
             engine.restore(before)
         return False
-
-    def searched(self, modules: Iterable[Module]) -> Iterator[State]:
-        """What is found for modules, one after the other, until nothing else is."""
-        propagate, before = replace(self.propagate, cuts=False), self.engine.state()
-        for module in modules:
-            found = propagate.assigned(module, None, RuleBook(self.engine.book))[0].state()
-            if found.layouts == before.layouts:
-                return
-            yield found
-            before = found
 
     def goes_within(self, bound: Bound, worth: Bound, other: State, before: State) -> bool:
         """Goes to what another assignment becomes by local search, and by what it takes over from that before; whether it is within a
