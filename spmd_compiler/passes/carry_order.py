@@ -25,9 +25,8 @@ def order_carries(block: Block) -> None:
 
 def _order(loop: Op) -> None:
     body = loop.regions[1]
-    made: dict[
-        Value, int
-    ] = {}  # the last op that XLA computes by itself among those that it takes to make a value
+    # the last op that XLA computes by itself among those that it takes to make a value
+    made: dict[Value, int] = {}
     for i, op in enumerate(body.ops):
         last = max((made.get(v, -1) for v in reads(op)), default=-1)
         made.update(dict.fromkeys(op.results, last if is_light(op) else i))

@@ -213,7 +213,7 @@ def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
                     stored[v] = _held(op.operands[k : k + 1], stored)
         elif _fuses(op) and op.results[0] not in left:
             users = readers[op.results[0]]
-            if (len(users) == 1 or op.name in _AGAIN) and all(_fuses(x, _FUSING) for x in users):
+            if (len(users) == 1 or op.name in _AGAIN) and all(map(is_light, users)):
                 stored[op.results[0]] = _held(op.operands, stored)
     return stored
 

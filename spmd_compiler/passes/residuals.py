@@ -8,8 +8,9 @@ one reads (He and Yu, "Transcending runtime-memory tradeoffs in checkpointing by
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from math import inf
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..ir.graph import Block, Loc, Op, Value, constant
@@ -19,6 +20,7 @@ from ..ir.trips import trip_count
 from ..ir.types import TensorType, Type
 from .estimate import read_in, readers, reads
 from .min_cut import MinCut
+from .stacks import sliced_in
 
 _FREE = frozenset({"broadcast_in_dim", "constant", "iota", "reshape"})
 _ARITHMETIC = (
@@ -30,13 +32,9 @@ AGAIN = 1 / 32  # what computing a byte again costs, of what keeping it does
 OP = 4096  # bytes kept that one op less is worth
 
 
-def keep_less(block: Block) -> bool:
-    """Changes a block that no one else holds, and those inside; whether it did. What isn't used any more is left there."""
-    return _shrink(block, {})
-
-
-def _shrink(block: Block, outer: dict[Value, int]) -> bool:
-    """outer: integers that are known around a block."""
+def keep_less(block: Block, outer: Mapping[Value, int] = MappingProxyType({})) -> bool:
+    """Changes a block that no one else holds, and those inside; whether it did. What isn't used any more is left there. outer:
+    integers that are known around the block."""
     known = dict(outer)
     changed = False
     for op in block.ops:
@@ -44,7 +42,7 @@ def _shrink(block: Block, outer: dict[Value, int]) -> bool:
             known[op.results[0]] = int(op.attrs["value"].array)
         elif op.name in CONTROL_FLOW:
             for region in op.regions:
-                changed |= _shrink(region, known)
+                changed |= keep_less(region, known)
     loops = [op for op in block.ops if op.name == "while"]
     for i, first in enumerate(loops):
         for second in loops[i + 1 :]:
@@ -129,8 +127,8 @@ class _Pair:
         self.block, self.first, self.second = block, first, second
         self.makers = {v: op for op in first.regions[1].ops for v in op.results}
         self.at: Value | None = None  # the index of rows where they are read
-        users = readers(block)
-        rows = [(row, self.taken(first.results[row.carry])) for row in _rows(first, known)]
+        users, used = readers(block), {*read_in(block)}
+        rows = [(row, self.taken(first.results[row.carry], used)) for row in _rows(first, known)]
         # and where they are made
         self.index = next((row.update.operands[2] for row, slices in rows if slices), None)
         self.slices: dict[int, list[Op]] = {}  # of the second loop, by the first one's carry
@@ -148,23 +146,15 @@ class _Pair:
                     same.insert(0, row.carry)
         self.only = {v for v, carries in self.rows.items() if self.loose.issuperset(carries)}
 
-    def taken(self, stack: Value) -> list[Op]:
-        """The slices of single rows that the second loop takes of a stack; none if it uses that otherwise."""
-        condition, body = self.second.regions
-        if self.second.operands.count(stack) != 1 or stack in {*read_in(condition), *read_in(body)}:
+    def taken(self, stack: Value, used: Container[Value]) -> list[Op]:
+        """The slices of single rows that the second loop takes of a stack; none if it uses that otherwise. used: what the block
+        reads."""
+        found = sliced_in(self.second, stack, used) if self.second.operands.count(stack) == 1 else []
+        if any(op.attrs["slice_sizes"] != (1, *stack.type.shape[1:]) for op in found):
             return []
-        k = self.second.operands.index(stack)
-        arg = body.args[k]
-        found = [op for op in body.ops if arg in reads(op)]
-        row = (1, *arg.type.shape[1:])
-        for op in found:
-            if op.name != "dynamic_slice" or op.operands.count(arg) > 1 or op.attrs["slice_sizes"] != row:
-                return []
-            self.at = self.at or op.operands[1]
-        same = all(op.operands[1] is self.at for op in found)
-        passed = body.returns[k] is arg and body.returns.count(arg) == 1
-        left = self.second.results[k] in read_in(self.block) or condition.args[k] in read_in(condition)
-        return found if same and passed and not left else []
+        if found and self.at is None:
+            self.at = found[0].operands[1]
+        return found if all(op.operands[1] is self.at for op in found) else []
 
     def shrink(self) -> bool:
         """Has the second loop compute again what that serves, and the first one keep what it takes for it; whether it does."""

@@ -13,25 +13,28 @@ from .estimate import read_in, reads
 
 
 def slices_in(loop: Op, value: Value, dim: int, used: Container[Value]) -> list[Op]:
-    """The slices that a loop takes of a value, all of them whole along `dim`; none if it uses the value otherwise. `used`:
-    what the block around it reads."""
+    """The slices that a loop whose length is known takes of a value, all of them whole along `dim`; none if it uses the value
+    otherwise. `used`: what the block around it reads."""
     if loop.name != "while" or trip_count(loop) is None:
         return []
+    found = sliced_in(loop, value, used)
+    return found if all(op.attrs["slice_sizes"][dim] == value.type.shape[dim] for op in found) else []
+
+
+def sliced_in(loop: Op, value: Value, used: Container[Value]) -> list[Op]:
+    """The slices that a `while` takes of a value; none if it uses the value otherwise. `used`: what the block around it reads."""
     condition, body = loop.regions
     found: list[Op] = []
     for k, operand in enumerate(loop.operands):
         if operand is value:
             arg = body.args[k]
             users = [op for op in body.ops if arg in reads(op)]
-            whole = all(
-                op.name == "dynamic_slice"
-                and op.operands.count(arg) == 1
-                and op.operands[0] is arg
-                and op.attrs["slice_sizes"][dim] == arg.type.shape[dim]
+            sliced = all(
+                op.name == "dynamic_slice" and op.operands.count(arg) == 1 and op.operands[0] is arg
                 for op in users
             )
             passed = body.returns[k] is arg and body.returns.count(arg) == 1
-            if not whole or not passed or loop.results[k] in used or condition.args[k] in read_in(condition):
+            if not sliced or not passed or loop.results[k] in used or condition.args[k] in read_in(condition):
                 return []
             found += users
     return [] if value in {*read_in(condition), *read_in(body)} else found
