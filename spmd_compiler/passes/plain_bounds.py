@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from ..ir.clone import clone_block
 from ..ir.graph import Block, Module
 from ..ir.layout import local_type
-from .cost import prices, with_room, with_work
+from .cost import Prices, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
@@ -73,6 +73,7 @@ class PlainBounds:
         self.start = start
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
+        self.found: dict[Prices, State] = {}  # by searches with other prices
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
@@ -92,31 +93,39 @@ class PlainBounds:
                 )
         if self.now.held > self.most.held:
             self.most = self.most._replace(held=self.most.held + self.spared())
-        self.lower("held", self.cramped(), self.is_worth_memory, self.plain)
-        if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size:
-            self.lessen_work()
+        self.lessen_memory()
+        if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size and self.lessen_work():
+            self.lessen_memory()  # of what sends more: memory is worth more bytes than of what was there before
         self.lessen_messages()
 
-    def lower(self, what: str, modules: Iterable[Module], worth: Bound, last: State) -> None:
-        """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much."""
+    def lower(self, what: str, modules: Iterable[Module], worth: Bound, last: State) -> bool:
+        """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much; whether it did."""
         most = getattr(self.most, what)
 
         def within(x: Taken) -> bool:
             return getattr(x, what) <= most and self.takes_no_more(x)
 
-        if getattr(self.now, what) > most and self.replaced(modules, within, worth, MORE, last):
+        lower = getattr(self.now, what) > most and self.replaced(modules, within, worth, MORE, last)
+        if lower:
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
+        return lower
 
-    def lessen_work(self) -> None:
-        """Goes to an assignment that repeats less work than the engine's, if plain propagation does less where work is dear."""
+    def lessen_memory(self) -> None:
+        """Goes to an assignment that takes less memory, if the engine's takes more than plain propagation does."""
+        self.lower("held", self.cramped(), self.is_worth_memory, self.plain)
+
+    def lessen_work(self) -> bool:
+        """Goes to an assignment that repeats less work than the engine's, if plain propagation does less where work is dear;
+        whether it did."""
         dear = with_work(self.module, DEAR)
         lean = self.propagate.forwarded(dear, None, RuleBook(self.engine.book))[0].state()
         least, most, now = self.seen_in(lean, self.taken).work, self.most.work, self.now.work
         if now > min(most, REPEATED * least):
             self.most = self.most._replace(work=max(NO_MORE.work * least, min(most, now / NO_MORE.work)))
             heavier = (with_work(self.module, times) for times in HEAVIER)
-            self.lower("work", heavier, self.is_worth_work, lean)
+            return self.lower("work", heavier, self.is_worth_work, lean)
+        return False
 
     def lessen_messages(self) -> None:
         """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more."""
@@ -209,8 +218,7 @@ class PlainBounds:
         """Goes to the `last` assignment where that is hardly dearer, or to the first one that is found for modules with other prices,
         or then to the last one: if it is within a bound, worth it, and at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
-        propagate = replace(self.propagate, cuts=False)
-        searched = (propagate.assigned(x, None, RuleBook(engine.book))[0].state() for x in modules)
+        searched = map(self.searched, modules)
         for times, other in chain([(HARDLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
             if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
                 taken = self.taken(engine)
@@ -220,6 +228,14 @@ class PlainBounds:
                     return True
             engine.restore(before)
         return False
+
+    def searched(self, module: Module) -> State:
+        """What is found for the module with other prices; once for each."""
+        key = prices(module.mesh)
+        if key not in self.found:
+            propagate = replace(self.propagate, cuts=False)
+            self.found[key] = propagate.assigned(module, None, RuleBook(self.engine.book))[0].state()
+        return self.found[key]
 
     def goes_within(self, bound: Bound, worth: Bound, other: State, before: State) -> bool:
         """Goes to what another assignment becomes by local search, and by what it takes over from that before; whether it is within a
