@@ -36,12 +36,19 @@ class Costs:
                 self._relayout[type, source, target] = known
         return known
 
-    def marginal(self, type: Type, layout: Layout, others: tuple[Layout, ...], demand: Layout) -> float:
-        """What `demand` costs on top of the `others` that exist anyway."""
+    def marginal(
+        self,
+        type: Type,
+        layout: Layout,
+        others: tuple[Layout, ...],
+        demand: Layout,
+        limit: float = math.inf,
+    ) -> float:
+        """What `demand` costs on top of the `others` that exist anyway; if that is `limit` or more, it may be inf instead."""
         if demand is layout or demand in others:
             return 0.0
         if not others:
-            return self.relayout(type, layout, demand)
+            return self.relayout(type, layout, demand, limit)
         return max(0.0, self.serve(type, layout, (*others, demand)) - self.serve(type, layout, others))
 
     def serve(

@@ -5,6 +5,7 @@ The axes are decided one after the other, from where the operands are now, and a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,12 +40,9 @@ class _Chooser:
             best = self.rule.way((), (), self.ins, self.outs, self.mesh)
             assert best is not None
             return best
-        pick = dict.fromkeys(order, replicated)
+        options = {axis: self.options(axis) for axis in order}
         # start from where the operands are, so that the first axes see true local sizes
-        for axis in order:
-            options = self.options(axis)
-            if len(options) > 1:
-                pick[axis] = options[1]
+        pick = {axis: some[1] if len(some) > 1 else replicated for axis, some in options.items()}
         best = self.price(pick)
         if best is None:  # these don't go together
             pick = dict.fromkeys(order, replicated)
@@ -54,11 +52,11 @@ class _Chooser:
         moves: list[Sequence[str]] = [(axis,) for axis in order] * (2 if len(order) > 1 else 1)
         moves += dict.fromkeys(d for x in self.ins for d in x.layout.dims if len(d) > 1)
         for axes in moves:
-            for option in self.options(axes[0]):
-                trial = self.price(pick | dict.fromkeys(axes, option))
-                if trial is not None and trial.cost < best.cost - 1e-9:
-                    best = trial
-                    pick.update(dict.fromkeys(axes, option))
+            for option in options[axes[0]]:
+                other = pick | dict.fromkeys(axes, option)
+                trial = None if other == pick else self.price(other, best.cost - 1e-9)
+                if trial is not None:
+                    best, pick = trial, other
         demands, results = zip(best.demands, self.ins, strict=True), zip(best.results, self.outs, strict=True)
         return best._replace(
             demands=tuple(canonical(layout, x.type, self.mesh) for layout, x in demands),
@@ -90,8 +88,9 @@ class _Chooser:
                     found.update(dict.fromkeys(rule.by_result.get((j, where), ())))
         return list(found)
 
-    def price(self, pick: dict[str, Strategy]) -> Choice | None:
-        """The choice that these strategies make, with what it costs here; None if they don't go together."""
+    def price(self, pick: dict[str, Strategy], limit: float = math.inf) -> Choice | None:
+        """The choice that these strategies make, with what it costs here; None if they don't go together, or that is `limit` or
+        more."""
         rule, ins, outs, costs = self.rule, self.ins, self.outs, self.costs
         picks = tuple([pick[a] for a in self.order])
         if not rule.divides(self.order, picks, self.mesh, ins):
@@ -102,10 +101,14 @@ class _Chooser:
             return None
         cost = way.cost
         for x, layout in zip(ins, way.demands, strict=True):
-            cost += costs.marginal(x.type, x.layout, x.others, layout)
+            if cost >= limit:
+                return None
+            cost += costs.marginal(x.type, x.layout, x.others, layout, limit - cost)
         for out, layout in zip(outs, way.results, strict=True):
+            if cost >= limit:
+                return None
             cost += costs.serve(out.type, layout, out.demands)
-        return way._replace(cost=cost)
+        return way._replace(cost=cost) if cost < limit else None
 
     def blocks(self, pick: dict[str, Strategy]) -> tuple[tuple[int, int], ...]:
         """Per sharded factor the block that an operand already has for exactly these axes, if not the default."""
