@@ -46,6 +46,7 @@ FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
 TRADE = 1.2  # of bytes times memory, what they may come to then
+CLOSE = 0.9  # of the bytes that plain propagation sends
 SLIGHTLY = 1.1  # times as dear, in bytes and work, that a program may be that does less work
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
 
@@ -188,8 +189,11 @@ class PlainBounds:
         return self.now.held - peak_bytes(block, set(), on_device)
 
     def is_worth_memory(self, x: Taken) -> bool:
-        """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway."""
+        """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway. It is worth none where
+        there are about as many as plain propagation sends: XLA's partitioners, which propagate otherwise, may send so few too."""
         now = self.now
+        if now.sent > CLOSE * self.sent and x.sent > NEARLY * now.sent:
+            return False
         in_proportion = x.sent * x.held <= TRADE * now.sent * now.held
         return x.sent <= MORE * now.sent and (in_proportion or self.sends_few(x))
 
