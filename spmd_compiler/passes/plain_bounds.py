@@ -265,13 +265,24 @@ class PlainBounds:
 
     def cramped(self) -> Iterator[Module]:
         """The module with blocks dear that are larger than parts of the largest one that a device makes. Where the assignment is no
-        dearer for it, a search would find that again."""
+        dearer for it, a search would find that again; where the largest part and the smallest one find it, so would those between."""
         engine, before, cost = self.engine, self.engine.state(), self.engine.total()
-        values = [v for op in engine.choices for v in op.results]
-        largest = max(local_type(v.type, engine.layouts[v], engine.mesh).nbytes for v in values)
-        for part in SMALLER:
-            module = with_room(self.module, part * largest)
+
+        def is_dearer(module: Module) -> bool:
             there, _ = self.propagate.forwarded(module, None, RuleBook(engine.book))
             there.adopt(before)
-            if there.total() > cost:
-                yield module
+            return there.total() > cost
+
+        values = [v for op in engine.choices for v in op.results]
+        largest = max(local_type(v.type, engine.layouts[v], engine.mesh).nbytes for v in values)
+        modules = [with_room(self.module, part * largest) for part in SMALLER]
+        dearer = filter(is_dearer, modules)
+        first = next(dearer, None)
+        if first is not None:
+            yield first
+            if not all(map(self.finds_the_same, (first, modules[-1]))):
+                yield from dearer
+
+    def finds_the_same(self, module: Module) -> bool:
+        """Whether a search with other prices finds what is there."""
+        return self.seen_in(self.searched(module), self.taken) == self.now
