@@ -289,11 +289,11 @@ def test_memory_is_worth_no_bytes_where_others_may_send_as_few(monkeypatch):
 
 
 def test_memory_is_lessened_again_after_work():
-    """A recurrence by tensor parallelism, with gradients. All devices first compute everything, for a fifth of plain propagation's
-    bytes: what takes less memory is worth too little then, but not when the weights are gathered instead, for two fifths."""
-    lowered, plain = variant("rnn_tp_train"), variant("rnn_tp_train", sweeps=0)
-    assert lowered.comm_bytes() <= 0.75 * plain.comm_bytes() and products(lowered) <= products(plain)
-    assert lowered.memory().peak <= 1.2 * plain.memory().peak
+    """Muon over ZeRO shards. At first all devices compute everything, for a sixth of plain propagation's bytes: what takes less
+    memory is not worth so many more. But it is where work was lessened for some of them."""
+    lowered, plain = variant("muon_fsdp"), variant("muon_fsdp", sweeps=0)
+    assert lowered.comm_bytes() <= 0.6 * plain.comm_bytes() and products(lowered) <= 0.7 * products(plain)
+    assert lowered.memory().peak <= 0.7 * plain.memory().peak
 
 
 def test_bytes_that_are_few_anyway_are_worth_work(monkeypatch):
