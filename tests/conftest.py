@@ -13,7 +13,7 @@ def pytest_addoption(parser):
         "--every",
         type=int,
         default=1,
-        help="run an n-th of the cases, and of the generated examples, of each test, and every other test of one case",
+        help="run an n-th of the cases, and of the generated examples, of each test, and half of the tests of one case",
     )
 
 
@@ -23,13 +23,13 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     """Keeps the first case of each test, and of every n after it one, each time another one: parameters come in periods. Tests of
-    one case each count as one together, of which every other stays."""
+    one case are reckoned as one test, of which half stay."""
     names = [item.nodeid.partition("[")[0] for item in items]
     cases, seen, kept, left = Counter(names), Counter(), [], []
     for item, name in zip(items, names, strict=True):
         test, every = (name, share.every) if cases[name] > 1 else ("", min(2, share.every))
         turn, place = divmod(seen[test], every)
-        (kept if place == (turn % every if test else 0) else left).append(item)
+        (kept if place == turn % every else left).append(item)
         seen[test] += 1
     items[:] = kept
     config.hook.pytest_deselected(items=left)

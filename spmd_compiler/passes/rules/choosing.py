@@ -107,7 +107,7 @@ class _Chooser:
         for out, layout in zip(outs, way.results, strict=True):
             if cost >= limit:
                 return None
-            cost += costs.serve(out.type, layout, out.demands)
+            cost += costs.serve(out.type, layout, out.demands, limit - cost)
         return way._replace(cost=cost) if cost < limit else None
 
     def blocks(self, pick: dict[str, Strategy]) -> tuple[tuple[int, int], ...]:
