@@ -78,7 +78,12 @@ def from_stablehlo(
     callbacks: list[Any] = []
     units = local_units(module, public, callbacks)
     stages = compile_module(
-        module, options or Options(), units=units, tpu=public.on_tpu, memory=public.memory
+        module,
+        options or Options(),
+        units=units,
+        tpu=public.on_tpu,
+        memory=public.memory,
+        variadic=public.keeps_variadic_gathers,
     )
     return _lowered(stages, public, tuple(donated), tuple(callbacks))
 

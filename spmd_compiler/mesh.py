@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
-from . import compat
+from . import compat, compat_executables
 from .errors import MeshError
 from .ir import mesh as ir_mesh
 
@@ -111,6 +111,12 @@ class Mesh(ir_mesh.Mesh):
         if self.devices is None and self.abstract_device is None:
             return None
         return compat.lowering_platform(self.devices, self.abstract_device)
+
+    @property
+    def keeps_variadic_gathers(self) -> bool:
+        """Whether XLA keeps an all-gather of several operands between its devices: on CPUs that run replicas. Its partitioner rejects
+        those between partitions."""
+        return self.platform in (None, "cpu") and compat_executables.runs_replicas(self.platform)
 
     @property
     def memory(self) -> int | None:

@@ -171,7 +171,14 @@ def _run_passes(
             attrs["layout"] = padded(layout, value.type.rank)
     units = local_units(module, request.mesh, callbacks)
     mesh = request.mesh
-    stages = compile_module(module, request.options, units=units, tpu=mesh.on_tpu, memory=mesh.memory)
+    stages = compile_module(
+        module,
+        request.options,
+        units=units,
+        tpu=mesh.on_tpu,
+        memory=mesh.memory,
+        variadic=mesh.keeps_variadic_gathers,
+    )
     return stages, tuple(callbacks)
 
 

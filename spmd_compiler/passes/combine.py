@@ -21,6 +21,7 @@ from ..ir.optable import COLLECTIVES, is_pure, sends
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import reads
+from .gather_memory import GatherMemory
 from .hardware import Hardware
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
@@ -63,13 +64,13 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: 
         for region in op.regions:
             combine_collectives(region, mesh, bucket, copied)
     pack = {**_PACK, "all_gather": partial(_all_gather, copied=copied)}
-    while _combine(block, mesh, _keys(block, _small), pack, SMALL, bucket):
+    while _combine(block, mesh, _keys(block, _small), pack, SMALL, bucket, copied):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(block, mesh, reduction_keys(block, bucket), {"all_reduce": _join}, None, bucket)
+    _combine(block, mesh, reduction_keys(block, bucket), {"all_reduce": _join}, None, bucket, copied)
 
 
 def _combine(
-    block: Block, mesh: Mesh, keys: Keys, emit: Mapping[str, Emit], small: int | None, bucket: int
+    block: Block, mesh: Mesh, keys: Keys, emit: Mapping[str, Emit], small: int | None, bucket: int, copied: int
 ) -> bool:
     """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True
     if others may be able to afterwards: what waited for them is done together now."""
@@ -78,7 +79,7 @@ def _combine(
     _reshape_at_once(block)
     ops, chained = _delayed(block, keys, small)
     late = Block(block.args, ops, block.returns)
-    groups = list(_groups(late, keys, bucket))
+    groups = list(_groups(late, keys, bucket, copied))
     if groups:
         block.ops[:] = late.ops
         _merge(block, mesh, groups, emit)
@@ -183,9 +184,9 @@ def _within(op: Op, size: int | None) -> bool:
     )
 
 
-def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
-    """Collectives with equal keys that can run together, and hold no more bytes than a bucket: those first whose results are
-    used first, so that what is gathered for later does not lie about."""
+def _groups(block: Block, keys: Keys, bucket: int, copied: int = COPIED) -> Iterator[Group]:
+    """Collectives with equal keys that can run together, and hold no more bytes than a bucket, all-gathers what memory has room
+    for: those first whose results are used first, so that what is gathered for later does not lie about."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}
@@ -203,6 +204,8 @@ def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
                 # what a collective that moves itself makes is there when it is used, and no sooner; its user can't go with it
                 ready = i + (key in late)
             waiting.setdefault(key, []).append((min(used.get(v, end) for v in op.results), ready, op))
+    large = {op for op in keys if op.name == "all_gather" and not _sends_at_most(op, COPIED)}
+    memory = GatherMemory(block, large, copied) if len(large) > 1 else None
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])
         while len(ranges) > 1:
@@ -210,6 +213,8 @@ def _groups(block: Block, keys: Keys, bucket: int) -> Iterator[Group]:
             together, left, held = ranges[:1], list[tuple[int, int, Op]](), _held(ranges[0][2])
             for r in ranges[1:]:
                 fits = r[1] <= last and held + _held(r[2]) <= bucket
+                if fits and memory is not None and r[2] in large:
+                    fits = memory.holds([*(op for *_, op in together if op in large), r[2]])
                 (together if fits else left).append(r)
                 held += _held(r[2]) if fits else 0
             if len(together) > 1:

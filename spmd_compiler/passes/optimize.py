@@ -39,12 +39,13 @@ from .tpu_forms import rewrite_for_tpu
 class Optimize:
     """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`. tpu: write
     collectives as XLA's TPU compiler keeps them. memory: bytes that a device has; where live values take more, they are
-    gathered later, or again."""
+    gathered later, or again. variadic: XLA keeps all-gathers of several operands; else what they gather is packed into one buffer."""
 
     hardware: Hardware | None = None
     rings: bool | None = None
     tpu: bool = False
     memory: float | None = None
+    variadic: bool = True
     name: ClassVar[str] = "optimize"
 
     def __call__(self, module: Module) -> Module:
@@ -70,8 +71,7 @@ class Optimize:
     def _combined(self, module: Module, bucket: int) -> Module:
         """The module, which no one else holds, its collectives combined to `bucket` bytes at most, and what follows from that."""
         split_reductions(module.main.body, module.mesh, bucket)
-        # XLA's TPU compiler takes an all-gather of several operands apart
-        combine_collectives(module.main.body, module.mesh, bucket, bucket if self.tpu else COPIED)
+        combine_collectives(module.main.body, module.mesh, bucket, COPIED if self.variadic else bucket)
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)
