@@ -16,7 +16,7 @@ SLACK = 1.05  # of the bytes that a good program sends
 
 
 def test_harnesses():
-    count = 80 // share.every
+    count = 48 // share.every
     report = sweep(load_cases(limit=count, seed=7), lambda case: spmd_check(case, seed=0))
     assert not report.failures
     assert (
@@ -34,7 +34,6 @@ def test_harnesses():
         "fsdp_mlp_train",
         "grad_accum_dp_train",
         "kv_decode_heads",
-        "lm_fsdp_train_scan_hint",
         "lstm_dp_train",
         "mlp_megatron_train",
         "moe_top2_fwd",

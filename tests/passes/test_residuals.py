@@ -178,7 +178,7 @@ BINARY = {"add": jnp.add, "mul": jnp.multiply, "max": jnp.maximum, "sub": jnp.su
 step = st.tuples(st.sampled_from([*UNARY, *BINARY]), st.integers(0, 20), st.integers(0, 20))
 
 
-@examples(16)
+@examples(8)
 @given(st.lists(step, min_size=2, max_size=9), st.booleans(), st.sampled_from([5, 8, 12]))
 def test_any_chain(steps, reverse, rows):
     """Of ops with and without gradients that need their operands, on rows that 4 devices share evenly or not."""

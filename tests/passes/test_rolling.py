@@ -82,9 +82,9 @@ def rolled(module):
 
 
 PROGRAMS = {
-    "dense": (forward, dense, 12),
-    "train": (step, dense, 10),
-    "looping": (forward, looping, 24),
+    "dense": (forward, dense, 9),
+    "train": (step, dense, 8),
+    "looping": (forward, looping, 12),
     "branching": (forward, branching, 9),
 }
 
@@ -139,7 +139,7 @@ def test_layers_differ_only_at_the_ends(depth, x):
 
 @pytest.mark.usefixtures("small")
 def test_each_op_has_a_stand_in_of_its_kind():
-    depth = 11
+    depth = 8
     args = parameters(depth), np.ones((16, 8), np.float32)
     module = imported(lambda p, x: step(dense, p, x), args, ([DENSE] * depth, P("data")))
     short = rolled(module)
@@ -158,7 +158,7 @@ def test_a_loop_stands_for_loops_that_do_the_same(monkeypatch):
             x = (looping, longer_looping)[i % 2](x, p)
         return x.sum(0)
 
-    depth = 24
+    depth = 16
     args = parameters(depth, 32), np.ones((256, 32), np.float32)
     module = imported(alternating, args, ([DENSE] * depth, P("data")))
     short = rolled(module)
@@ -198,7 +198,7 @@ def test_small_programs_are_searched_as_they_are(monkeypatch):
 def test_a_layer_that_stands_for_others_follows_itself(monkeypatch):
     """Also where it differs from those at the ends of the row."""
     mesh = spmd.create_mesh({"data": 4, "model": 2}, abstract=True)
-    module = cost.priced(passes.imported(*passes.train_step(6), mesh), None)
+    module = cost.priced(passes.imported(*passes.train_step(5), mesh), None)
     for prepare in PREPARE:
         module = prepare(module)
     assert rolled(module) is not None
