@@ -70,7 +70,13 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: 
 
 
 def _combine(
-    block: Block, mesh: Mesh, keys: Keys, emit: Mapping[str, Emit], small: int | None, bucket: int, copied: int
+    block: Block,
+    mesh: Mesh,
+    keys: Keys,
+    emit: Mapping[str, Emit],
+    small: int | None,
+    bucket: int,
+    copied: int,
 ) -> bool:
     """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True
     if others may be able to afterwards: what waited for them is done together now."""

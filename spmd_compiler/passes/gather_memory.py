@@ -7,9 +7,11 @@ from collections.abc import Container, Sequence
 import numpy as np
 
 from ..ir.graph import Block, Op, Value
-from .estimate import live_bytes, reads
+from ..ir.types import TensorType
+from .estimate import TypeOf, live_bytes, own_type, reads
 
-WORTH = 1.05  # times the memory that a block takes anyway, which fewer messages may take
+WORTH = 1.25  # times the memory that a block takes anyway by estimate, which fewer messages may take: XLA shares more of it
+_NOTHING = TensorType((0,), "i1")
 
 
 class GatherMemory:
@@ -18,32 +20,43 @@ class GatherMemory:
     def __init__(self, block: Block, gathers: Container[Op], copied: int):
         """gathers: those that may go together; of them operands of `copied` bytes at most are packed into one buffer."""
         self._copied = copied
-        first: dict[Value, int] = {}
-        for i, op in enumerate(block.ops):
-            for v in reads(op):
-                first.setdefault(v, i)
-        end = len(block.ops)
-        behind: dict[int, list[Op]] = {}
-        for op in block.ops:
-            if op in gathers:
-                behind.setdefault(min(first.get(v, end) for v in op.results), []).append(op)
-        ops: list[Op] = []
-        for i, op in enumerate([*block.ops, None]):
-            ops += behind.get(i, ())
-            if op is not None and op not in gathers:
-                ops.append(op)
+        ops = _where_used(block, gathers)
         self._places = {op: i for i, op in enumerate(ops)}
-        self._live = np.array(live_bytes(Block(block.args, ops, block.returns), set()))
-        self._most = WORTH * self._live.max()
+        body, left = Block(block.args, ops, block.returns), {*block.returns}
+        # XLA keeps a place for each result all along; it may put there what lies elsewhere otherwise
+        types = own_type, lambda v: _NOTHING if v in left else own_type(v)
+        self._models = [(type_of, np.array(live_bytes(body, set(), type_of))) for type_of in types]
 
     def holds(self, together: Sequence[Op]) -> bool:
-        """Whether the block takes hardly more memory if some run together, given in the order in which their results are used."""
-        first, *others = (self._places[op] for op in together)
-        if not others:
-            return True
-        live = self._live[first : others[-1] + 1].copy()
-        for op, place in zip(together[1:], others, strict=True):
-            live[: place - first] += sum(v.type.nbytes for v in op.results)
-        ends = [(x, y) for op in together for x, y in zip(op.operands, op.results, strict=True)]
-        live[0] += sum(y.type.nbytes for x, y in ends if x.type.nbytes <= self._copied)
-        return bool(live.max() <= self._most)
+        """Whether the block takes hardly more memory if some run together."""
+        return any(self._with(together, *model) <= WORTH * model[1].max() for model in self._models)
+
+    def _with(self, together: Sequence[Op], type_of: TypeOf, live: np.ndarray) -> int:
+        """The most bytes that are live while what runs together is held for what uses it later."""
+        places = [self._places[op] for op in together]
+        first = min(places)
+        held = live[first : max(places) + 1].copy()
+        for op, place in zip(together, places, strict=True):
+            held[: place - first] += sum(type_of(v).nbytes for v in op.results)
+            ends = zip(op.operands, op.results, strict=True)
+            held[0] += sum(y.type.nbytes for x, y in ends if x.type.nbytes <= self._copied)
+        return held.max()
+
+
+def _where_used(block: Block, moved: Container[Op]) -> list[Op]:
+    """The ops, some of them moved to where their results are used first."""
+    end = len(block.ops)
+    first: dict[Value, int] = {}
+    for i, op in enumerate(block.ops):
+        for v in reads(op):
+            first.setdefault(v, i)
+    before: dict[int, list[Op]] = {}
+    for op in block.ops:
+        if op in moved:
+            before.setdefault(min(first.get(v, end) for v in op.results), []).append(op)
+    ops: list[Op] = []
+    for i, op in enumerate(block.ops):
+        ops += before.get(i, ())
+        if op not in moved:
+            ops.append(op)
+    return ops + before.get(end, [])

@@ -1,13 +1,14 @@
 """Collectives that go together: they stay behind what they need, and give what each gave."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spmd_compiler import ir
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.builder import Builder
-from spmd_compiler.passes.combine import BUCKET, bucket_sizes, combine_collectives
+from spmd_compiler.passes.combine import BUCKET, COPIED, bucket_sizes, combine_collectives
 from spmd_compiler.passes.hardware import PRESETS
 from spmd_compiler.passes.split_reductions import split_reductions
 from spmd_compiler.tools.interpret import run_devices
@@ -268,3 +269,30 @@ def test_packed_collectives_give_what_each_gave(data):
     combine_collectives(packed.main.body, mesh)
     verify(packed)
     _same_results(module, packed)
+
+
+CHAIN = """mesh {a=4, b=2}
+func @main(%x: f32[256,256] {a,b}, %y: f32[256,64] {b,a}, %z: f32[64,512] {a,b}) -> (f32[256,512] {a,b}) {
+  %0: f32[256,256] = all_gather(%y) axes=["a"] dim=1
+  %1: f32[256,256] = dot_general(%x, %0) contract=[1]x[0] batch=[]x[]
+  %2: f32[256,256] = all_reduce(%1) axes=["b"] kind="sum"
+  %3: f32[256,512] = all_gather(%z) axes=["a"] dim=0
+  %4: f32[256,512] = dot_general(%2, %3) contract=[1]x[0] batch=[]x[]
+  return %4
+}
+"""
+WIDER = (
+    CHAIN.replace("(%x:", "(%v: f32[1024,8] {-,-}, %x:")
+    .replace("-> (", "-> (f32[1024,1024] {-,-}, ")
+    .replace("return", "%5: f32[1024,1024] = dot_general(%v, %v) contract=[1]x[1] batch=[]x[]\n  return %5,")
+)
+
+
+@pytest.mark.parametrize("text, copied, count", [(CHAIN, COPIED, 1), (CHAIN, BUCKET, 2), (WIDER, BUCKET, 1)])
+def test_gathers_are_packed_where_there_is_room(text, copied, count):
+    """In one buffer the second one's blocks lie there, and whole, while the first product runs; as operands of one gather only
+    whole. What takes more elsewhere makes room."""
+    module = ir.parse(text)
+    combine_collectives(module.main.body, module.mesh, copied=copied)
+    verify(module)
+    assert [op.name for op in module.walk()].count("all_gather") == count
