@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
 from .engine import Engine
+from .estimate import PRODUCTS
 
 Seen = Mapping[Value, Layout]
 PARTS = ("dynamic_slice", "reshape")
@@ -39,6 +40,34 @@ def contested_args(engine: Engine, body: Block) -> Seen:
                 left = [a for a in axes if a in wanted.axes]
                 if 0 < len(left) < len(axes) and not given.axes.isdisjoint(axes):
                     seen[arg] = seen.get(arg, given).drop(axes)
+    return seen
+
+
+def shared_args(engine: Engine, body: Block) -> Seen:
+    """Arguments that products cut along what they sum over, where one gather costs less than to reduce all these sums: without the
+    axes there."""
+    products: dict[Value, list[Op]] = {}
+    for op in body.walk():
+        if op.name in PRODUCTS:
+            for v in dict.fromkeys(op.operands):
+                products.setdefault(v, []).append(op)
+    seen: dict[Value, Layout] = {}
+    for value, arg in _parts(body, {v: v for v in body.args}):
+        given = seen.get(arg) or engine.given(arg.layout)
+        if given is None or value not in products:
+            continue
+        paid, summed = 0.0, set[str]()
+        for op in products[value]:
+            (result,) = op.results
+            layout = engine.layouts[result]
+            if over := given.axes.intersection(layout.partial_axes):
+                summed |= over
+                paid += engine.weights.get(op, 1) * engine.costs.serve(
+                    result.type, layout, engine.wanted(result)
+                )
+        gathered = given.drop(summed)
+        if summed and engine.costs.relayout(arg.type, given, gathered) < paid:
+            seen[arg] = gathered
     return seen
 
 

@@ -23,7 +23,7 @@ from .cost import Prices, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
-from .gathered_args import contested_args, scanned_args
+from .gathered_args import contested_args, scanned_args, shared_args
 from .legalise import legalise
 from .local_search import local_search
 from .loops import wanted_carries
@@ -156,7 +156,7 @@ class PlainBounds:
         if any(op.name == "while" for op in engine.choices):
             yield self.propagate.forwarded(module, None, engine.book, defers=True)[0].state()
         with engine.seen_in(start):
-            gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
+            gathered = [args(engine, self.body) for args in (scanned_args, contested_args, shared_args)]
             carried = wanted_carries(engine, self.body)
         for seen in filter(None, gathered):
             yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()
