@@ -71,6 +71,38 @@ def shared_args(engine: Engine, body: Block) -> Seen:
     return seen
 
 
+def crossing_args(engine: Engine, body: Block) -> Seen:
+    """Of two arguments that a product reads the one that costs less to gather, without the axes that the other one has along another
+    dim: what is larger stays where it is, as where a partitioner propagates from there."""
+    seen: dict[Value, Layout] = {}
+    whole = {v: arg for v, arg in _parts(body, {v: v for v in body.args}) if v.type == arg.type}
+    for op in body.walk():
+        if op.name != "dot_general" or not whole.keys() >= {*op.operands}:
+            continue
+        args = [whole[v] for v in op.operands]
+        given = [x for v in args if (x := seen.get(v) or engine.given(v.layout)) is not None]
+        if len(given) < len(args):
+            continue
+        lines = [_lines(op, k, layout) for k, layout in enumerate(given)]
+        crossing = [a for a in lines[0] if lines[0][a] != lines[1].get(a, lines[0][a])]
+        if crossing:
+            options = [(v, layout, layout.drop(crossing)) for v, layout in zip(args, given, strict=True)]
+            arg, _, gathered = min(options, key=lambda x: engine.costs.relayout(x[0].type, *x[1:]))
+            seen[arg] = gathered
+    return seen
+
+
+def _lines(op: Op, operand: int, layout: Layout) -> dict[str, tuple[str, int]]:
+    """What a product's operand is cut along by each axis: a dim of it that both have, or one of its own."""
+    lines = {}
+    for a, d in layout.placement.items():
+        for kind in ("contract", "batch"):
+            if d in (dims := op.attrs[kind][operand]):
+                lines[a] = kind, dims.index(d)
+        lines.setdefault(a, (("left", "right")[operand], d))
+    return lines
+
+
 def _sliced(block: Block, args: dict[Value, Value]) -> Iterator[tuple[Value, list[int]]]:
     """Arguments, and the dims along which they are sliced, also in loops that they pass through. args: by what stands for them."""
     for op in block.ops:

@@ -23,7 +23,7 @@ from .cost import Prices, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
-from .gathered_args import contested_args, scanned_args, shared_args
+from .gathered_args import contested_args, crossing_args, scanned_args, shared_args
 from .legalise import legalise
 from .local_search import local_search
 from .loops import wanted_carries
@@ -81,14 +81,15 @@ class PlainBounds:
         engine = self.engine
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
-        self.plain = min(self.propagated(self.start), key=lambda x: self.seen_in(x, engine.traffic.sent))
+        self.plain = self.leanest(self.propagated(self.start))
+        leanest = self.leanest([self.plain, *self.gathering(self.start)])
         plain = self.seen_in(self.plain, self.taken)
-        self.sent = plain.sent
-        self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
+        self.sent = self.seen_in(leanest, engine.traffic.sent)
+        self.most = Taken(*(x * y for x, y in zip(plain._replace(sent=self.sent), NO_MORE, strict=True)))
         self.now = self.taken(engine)
         if self.now.sent > self.most.sent:
             lighter = (with_work(self.module, part) for part in LIGHTER)
-            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, lambda x: True, DEARER, self.plain):
+            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, lambda x: True, DEARER, leanest):
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
@@ -149,6 +150,10 @@ class PlainBounds:
         taken = self.taken(self.engine)
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
+    def leanest(self, states: Iterable[State]) -> State:
+        """The one in which least is sent."""
+        return min(states, key=lambda x: self.seen_in(x, self.engine.traffic.sent))
+
     def propagated(self, start: State) -> Iterator[State]:
         """By plain propagation, which may also defer sums behind loops, or see arguments gathered."""
         engine, module = self.engine, self.module
@@ -156,12 +161,21 @@ class PlainBounds:
         if any(op.name == "while" for op in engine.choices):
             yield self.propagate.forwarded(module, None, engine.book, defers=True)[0].state()
         with engine.seen_in(start):
-            gathered = [args(engine, self.body) for args in (scanned_args, contested_args, shared_args)]
+            gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
             carried = wanted_carries(engine, self.body)
         for seen in filter(None, gathered):
             yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()
         if carried:
             yield self.propagate.forwarded(module, None, engine.book, carried, defers=True)[0].state()
+
+    def gathering(self, start: State) -> Iterator[State]:
+        """What plain propagation becomes by gathering arguments that it need not, as XLA's partitioners do where that sends less. It
+        bounds bytes alone: what is gathered takes memory, and work is repeated."""
+        engine = self.engine
+        with engine.seen_in(start):
+            gathered = shared_args(engine, self.body), crossing_args(engine, self.body)
+        for seen in filter(None, gathered):
+            yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""

@@ -16,7 +16,7 @@ from spmd_compiler.passes import plain_bounds, propagate
 from spmd_compiler.passes.cost import prices, with_work
 from spmd_compiler.passes.engine import UNPRICED, Engine
 from spmd_compiler.passes.estimate import product_flops
-from spmd_compiler.passes.gathered_args import contested_args, scanned_args
+from spmd_compiler.passes.gathered_args import contested_args, scanned_args, shared_args
 from spmd_compiler.passes.loops import wanted_carries
 from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.rules.table import RuleBook
@@ -190,6 +190,26 @@ def contested(function, spec, weights):
     module = prepared(step.lower(weights, jax.ShapeDtypeStruct((4096, weights.shape[-2]), np.float32)))
     engine, _ = propagate.Propagate().forwarded(module)
     return [str(x) for x in contested_args(engine, module.main.body).values()]
+
+
+@pytest.mark.parametrize("heads, seen", [(3, ["{-,-}"]), (1, [])])
+def test_arguments_that_several_products_would_sum_over(heads, seen):
+    """The rows of a batch, cut along what projections sum over: gathered once, where that is less than to reduce all of these."""
+
+    def project(x, *ws):
+        return [x @ w for w in ws]
+
+    mesh = spmd.create_mesh({"data": 2}, abstract=True)
+    x, w = (jax.ShapeDtypeStruct(shape, np.float32) for shape in ((6, 384), (384, 144)))
+    step = spmd.spmd_jit(project, mesh=mesh, in_layouts=(P(None, "data"), *[P()] * heads), out_layouts=P())
+    module = prepared(step.lower(x, *[w] * heads))
+    engine, _ = propagate.Propagate().forwarded(module)
+    assert [str(x) for x in shared_args(engine, module.main.body).values()] == seen
+
+
+def test_less_than_shardy_where_projections_share_what_is_gathered():
+    """Half of the work isn't worth it to send more: 8,352 bytes."""
+    assert variant("kv_decode_heads~3", 73).comm_bytes() <= 8352
 
 
 def test_plain_propagation_reduces_a_gradient_once():
