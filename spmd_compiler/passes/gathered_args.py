@@ -44,23 +44,24 @@ def contested_args(engine: Engine, body: Block) -> Seen:
 
 
 def shared_args(engine: Engine, body: Block) -> Seen:
-    """Arguments that products cut along what they sum over, where one gather costs less than to reduce all these sums: without the
-    axes there."""
-    products: dict[Value, list[Op]] = {}
+    """Arguments that products cut along what they sum over, with other operands that are not cut so before, where one gather costs
+    less than to reduce all these sums: without the axes there."""
+    products: dict[Value, list[tuple[Op, Value]]] = {}
     for op in body.walk():
         if op.name in PRODUCTS:
-            for v in dict.fromkeys(op.operands):
-                products.setdefault(v, []).append(op)
+            left, right = op.operands
+            products.setdefault(left, []).append((op, right))
+            products.setdefault(right, []).append((op, left))
     seen: dict[Value, Layout] = {}
     for value, arg in _parts(body, {v: v for v in body.args}):
         given = seen.get(arg) or engine.given(arg.layout)
         if given is None or value not in products:
             continue
         paid, summed = 0.0, set[str]()
-        for op in products[value]:
+        for op, other in products[value]:
             (result,) = op.results
             layout = engine.layouts[result]
-            if over := given.axes.intersection(layout.partial_axes):
+            if over := given.axes.intersection(layout.partial_axes) - engine.layouts[other].axes:
                 summed |= over
                 paid += engine.weights.get(op, 1) * engine.costs.serve(
                     result.type, layout, engine.wanted(result)
@@ -71,35 +72,42 @@ def shared_args(engine: Engine, body: Block) -> Seen:
     return seen
 
 
-def crossing_args(engine: Engine, body: Block) -> Seen:
-    """Of two arguments that a product reads the one that costs less to gather, without the axes that the other one has along another
-    dim: what is larger stays where it is, as where a partitioner propagates from there."""
+def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
+    """Arguments of products that have an axis along different dims, one of them without it: that which is summed over along it, or
+    if the result has both dims, the first or second operand, as `yielding` says. The other one stays where it is, as where a
+    partitioner propagates from there."""
     seen: dict[Value, Layout] = {}
     whole = {v: arg for v, arg in _parts(body, {v: v for v in body.args}) if v.type == arg.type}
     for op in body.walk():
         if op.name != "dot_general" or not whole.keys() >= {*op.operands}:
             continue
         args = [whole[v] for v in op.operands]
-        given = [x for v in args if (x := seen.get(v) or engine.given(v.layout)) is not None]
-        if len(given) < len(args):
+        layouts = [x for v in args if (x := seen.get(v) or engine.given(v.layout)) is not None]
+        if len(layouts) < len(args):
             continue
-        lines = [_lines(op, k, layout) for k, layout in enumerate(given)]
-        crossing = [a for a in lines[0] if lines[0][a] != lines[1].get(a, lines[0][a])]
-        if crossing:
-            options = [(v, layout, layout.drop(crossing)) for v, layout in zip(args, given, strict=True)]
-            arg, _, gathered = min(options, key=lambda x: engine.costs.relayout(x[0].type, *x[1:]))
-            seen[arg] = gathered
+        left, right = (_lines(op, k, x) for k, x in enumerate(layouts))
+        leaving: tuple[list[str], list[str]] = [], []
+        for axis in left.keys() & right.keys():
+            lines = left[axis], right[axis]
+            if lines[0] != lines[1] and None in lines:
+                leaving[lines.index(None) ^ 1].append(axis)
+            elif lines[0] is None or lines[0] != lines[1]:
+                leaving[yielding].append(axis)
+        demands = engine.choices[op].demands
+        if all(wanted.axes.isdisjoint(axes) for wanted, axes in zip(demands, leaving, strict=True)):
+            continue  # they are gathered anyway
+        for v, layout, axes in zip(args, layouts, leaving, strict=True):
+            if axes:
+                seen[v] = layout.drop(axes)
     return seen
 
 
-def _lines(op: Op, operand: int, layout: Layout) -> dict[str, tuple[str, int]]:
-    """What a product's operand is cut along by each axis: a dim of it that both have, or one of its own."""
-    lines = {}
-    for a, d in layout.placement.items():
-        for kind in ("contract", "batch"):
-            if d in (dims := op.attrs[kind][operand]):
-                lines[a] = kind, dims.index(d)
-        lines.setdefault(a, (("left", "right")[operand], d))
+def _lines(op: Op, operand: int, layout: Layout) -> dict[str, tuple[str, int] | None]:
+    """Per axis what it cuts a product's operand along: a dim that the other one has too, or None, one of its own."""
+    lines: dict[str, tuple[str, int] | None] = dict.fromkeys(layout.placement)
+    for kind in ("contract", "batch"):
+        for k, d in enumerate(op.attrs[kind][operand]):
+            lines |= dict.fromkeys(layout.dims[d], (kind, k))
     return lines
 
 

@@ -171,11 +171,12 @@ class PlainBounds:
     def gathering(self, start: State) -> Iterator[State]:
         """What plain propagation becomes by gathering arguments that it need not, as XLA's partitioners do where that sends less. It
         bounds bytes alone: what is gathered takes memory, and work is repeated."""
-        engine = self.engine
+        engine, body = self.engine, self.body
         with engine.seen_in(start):
-            gathered = shared_args(engine, self.body), crossing_args(engine, self.body)
-        for seen in filter(None, gathered):
-            yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()
+            gathered = [shared_args(engine, body), *(crossing_args(engine, body, k) for k in (0, 1))]
+        for k, seen in enumerate(gathered):
+            if seen and seen not in gathered[:k]:
+                yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""
