@@ -30,6 +30,7 @@ from .schedule import order_for_overlap
 from .share_halos import share_halos
 from .simplify import Simplify
 from .slice_first import slice_first
+from .slice_operands import slice_operands
 from .split_reductions import split_reductions
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
@@ -51,6 +52,8 @@ class Optimize:
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
         if keep_less(module.main.body):
+            module = Simplify()(module)
+        if slice_operands(module.main.body):
             module = Simplify()(module)
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)

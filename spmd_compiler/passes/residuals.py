@@ -26,7 +26,7 @@ _FREE = frozenset({"broadcast_in_dim", "constant", "iota", "reshape"})
 _ARITHMETIC = (
     "abs add and clamp compare convert divide maximum minimum multiply negate not or select subtract xor"
 )
-_CHEAP = _FREE | set(_ARITHMETIC.split())
+CHEAP = _FREE | set(_ARITHMETIC.split())
 _COUNTERS = ("i32", "i64", "ui32", "ui64")
 AGAIN = 1 / 32  # what computing a byte again costs, of what keeping it does
 OP = 4096  # bytes kept that one op less is worth
@@ -352,7 +352,7 @@ class _Again:
 
 
 def _is_cheap(op: Op) -> bool:
-    return op.name in _CHEAP and isinstance(op.result.type, TensorType)
+    return op.name in CHEAP and isinstance(op.result.type, TensorType)
 
 
 def _zero(type: Type) -> Op:
