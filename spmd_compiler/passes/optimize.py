@@ -34,6 +34,7 @@ from .slice_operands import slice_operands
 from .split_reductions import split_reductions
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
+from .unit_dims import drop_unit_dims
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Optimize:
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         crop_windows(module.main.body, module.mesh)
+        if not self.tpu:
+            drop_unit_dims(module.main.body)
         order_carries(module.main.body)
         if self.tpu:
             rewrite_for_tpu(module.main.body, module.mesh)
