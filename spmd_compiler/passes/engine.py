@@ -58,7 +58,7 @@ class Engine(Assignment):
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
-        self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, and carries of loops
+        self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, reduced sums
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
@@ -119,8 +119,10 @@ class Engine(Assignment):
         this one."""
         layout, users = self.layouts[value], self.demands.get(value) or ()
         others = [x for x in users if x is not layout]
-        if layout.partial and not self.defers and (reduced := layout.without_partial()) not in users:
-            others.append(reduced)
+        if layout.partial and not self.defers:
+            reduced = self.seen.get(value) or layout.without_partial()
+            if reduced not in users:
+                others.append(reduced)
         return tuple(others)
 
     def _fixed(self, op: Op) -> None:

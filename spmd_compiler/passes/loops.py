@@ -8,13 +8,11 @@ that the body only uses in another layout is relaid once, before the loop.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
-from ..ir.optable import CONTROL_FLOW, ELEMENTWISE
-from .estimate import readers
+from ..ir.optable import CONTROL_FLOW
 from .rules.base import Choice
 
 if TYPE_CHECKING:
@@ -153,37 +151,3 @@ def assign_manual(engine: Engine, op: Op) -> None:
     """A region written per device: operands and results have the layouts that its author gave."""
     demands, results = (tuple(map(engine.given, op.attrs[k])) for k in ("in_layouts", "out_layouts"))
     engine.record(op, Choice(demands, results))  # type: ignore[arg-type]
-
-
-def wanted_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
-    """Carries whose loops' results all users want on more axes than the bodies leave them on, in one layout, with that layout:
-    what XLA's partitioners find, which also propagate from users to what they read."""
-    wanted: dict[Value, Layout] = {}
-    users = readers(body)
-    for op in body.ops:
-        for region in op.regions if op.name in CONTROL_FLOW else ():
-            wanted |= wanted_carries(engine, region)
-        if op.name == "while":
-            for value, result in zip(op.regions[1].args, op.results, strict=True):
-                ends = _ends(engine, result, users)
-                end = ends.pop() if len(ends) == 1 else engine.layouts[result]
-                if end.axes > engine.layouts[result].axes and not end.partial:
-                    wanted[value] = end
-    return wanted
-
-
-def _ends(engine: Engine, value: Value, users: Mapping[Value, list[Op]]) -> set[Layout]:
-    """The other layouts that users want a value in, or what they compute from it elementwise as it lies."""
-    layout = engine.layouts[value]
-    ends: set[Layout] = set()
-    alike = {value}
-    todo = [value]
-    while todo:
-        v = todo.pop()
-        ends.update(x for x in engine.demands.get(v, ()) if x is not layout)
-        for op in users.get(v, ()):
-            result = op.results[0] if op.name in ELEMENTWISE else v
-            if result not in alike and engine.layouts[result] is layout:
-                alike.add(result)
-                todo.append(result)
-    return ends

@@ -26,11 +26,11 @@ from .fusion_moves import take_within
 from .gathered_args import contested_args, crossing_args, scanned_args, shared_args
 from .legalise import legalise
 from .local_search import local_search
-from .loops import wanted_carries
 from .residuals import keep_less
 from .rules.table import RuleBook
 from .simplify import drop_unused
 from .traffic import Traffic
+from .wanted import wanted_carries, wanted_sums
 
 if TYPE_CHECKING:
     from .propagate import Propagate
@@ -82,14 +82,14 @@ class PlainBounds:
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
         self.plain = self.leanest(self.propagated(self.start))
-        leanest = self.leanest([self.plain, *self.gathering(self.start)])
+        leanest = self.leanest([self.plain, *self.leaner(self.start)])
         plain = self.seen_in(self.plain, self.taken)
-        self.sent = self.seen_in(leanest, engine.traffic.sent)
-        self.most = Taken(*(x * y for x, y in zip(plain._replace(sent=self.sent), NO_MORE, strict=True)))
+        self.sent, self.fewest = plain.sent, self.seen_in(leanest, engine.traffic.sent)
+        self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         self.now = self.taken(engine)
-        if self.now.sent > self.most.sent:
+        if self.sends_more(self.now):
             lighter = (with_work(self.module, part) for part in LIGHTER)
-            if self.replaced(lighter, lambda x: x.sent <= self.most.sent, lambda x: True, DEARER, leanest):
+            if self.replaced(lighter, lambda x: not self.sends_more(x), lambda x: True, DEARER, leanest):
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
@@ -168,14 +168,15 @@ class PlainBounds:
         if carried:
             yield self.propagate.forwarded(module, None, engine.book, carried, defers=True)[0].state()
 
-    def gathering(self, start: State) -> Iterator[State]:
-        """What plain propagation becomes by gathering arguments that it need not, as XLA's partitioners do where that sends less. It
-        bounds bytes alone: what is gathered takes memory, and work is repeated."""
+    def leaner(self, start: State) -> Iterator[State]:
+        """What plain propagation becomes where it gathers arguments that it need not, or reduces sums as they are wanted, as XLA's
+        partitioners do where that sends less. It bounds bytes alone: memory and work may be more."""
         engine, body = self.engine, self.body
         with engine.seen_in(start):
-            gathered = [shared_args(engine, body), *(crossing_args(engine, body, k) for k in (0, 1))]
-        for k, seen in enumerate(gathered):
-            if seen and seen not in gathered[:k]:
+            options = shared_args(engine, body), wanted_sums(engine, body)
+            options += tuple(crossing_args(engine, body, k) for k in (0, 1))
+        for k, seen in enumerate(options):
+            if seen and seen not in options[:k]:
                 yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
@@ -207,7 +208,7 @@ class PlainBounds:
         """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway. It is worth none where
         there are about as many as plain propagation sends: XLA's partitioners, which propagate otherwise, may send so few too."""
         now = self.now
-        if now.sent > CLOSE * self.sent and x.sent > NEARLY * now.sent:
+        if now.sent > CLOSE * self.fewest and x.sent > NEARLY * now.sent:
             return False
         in_proportion = x.sent * x.held <= TRADE * now.sent * now.held
         return x.sent <= MORE * now.sent and (in_proportion or self.sends_few(x))
@@ -227,6 +228,10 @@ class PlainBounds:
         """Bytes, against what may be sent."""
         return x.sent <= FAR_FEWER * self.most.sent
 
+    def sends_more(self, x: Taken) -> bool:
+        """Than plain propagation, however it gathers and reduces."""
+        return x.sent > NO_MORE.sent * self.fewest
+
     def takes_no_more(self, x: Taken) -> bool:
         """Than is taken now, or may be, of any of the three."""
         return all(a <= max(b, c) for a, b, c in zip(x, self.now, self.most, strict=True))
@@ -242,7 +247,7 @@ class PlainBounds:
             if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
                 taken = self.taken(engine)
                 saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
-                if worth(taken) and saves:
+                if worth(taken) and saves and not (self.sends_more(taken) and taken.sent > self.now.sent):
                     self.now = taken
                     return True
             engine.restore(before)

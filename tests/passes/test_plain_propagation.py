@@ -17,9 +17,9 @@ from spmd_compiler.passes.cost import prices, with_work
 from spmd_compiler.passes.engine import UNPRICED, Engine
 from spmd_compiler.passes.estimate import product_flops
 from spmd_compiler.passes.gathered_args import contested_args, crossing_args, scanned_args, shared_args
-from spmd_compiler.passes.loops import wanted_carries
 from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.rules.table import RuleBook
+from spmd_compiler.passes.wanted import wanted_carries, wanted_sums
 from tests.variants import lowered as variant
 
 MESH = spmd.create_mesh({"data": 3, "more": 2}, abstract=True)
@@ -226,11 +226,34 @@ def test_arguments_that_cross(weights, yielding, seen):
 
 
 @pytest.mark.parametrize(
-    ("name", "seed", "most"), [("kv_decode_heads~3", 73, 8352), ("dtensor_spatial_train~0", 79, 59_868)]
+    ("name", "seed", "most"),
+    [
+        ("kv_decode_heads~3", 73, 8352),  # projections share what is gathered
+        ("dtensor_spatial_train~0", 79, 59_868),  # large weights stay
+        ("lm_2d_train_scan~1", 89, 33_748_484),  # the gradient of an embedding is cut before it is reduced
+    ],
 )
-def test_less_than_shardy_where_arguments_are_gathered_first(name, seed, most):
-    """Projections share what is gathered, though half of the work would be worth it to send more; large weights stay."""
+def test_no_more_than_shardy(name, seed, most):
     assert variant(name, seed).comm_bytes() <= most
+
+
+def test_sums_that_are_wanted_on_more_axes():
+    """A gradient that squares and an update read is reduced where the weights lie, not whole."""
+
+    def step(w, v, x, y):
+        g = x.T @ y
+        return w - 0.1 * g, v + g * g
+
+    mesh = spmd.create_mesh({"data": 2, "model": 4}, abstract=True)
+    rows, batch = P("model"), P("data")
+    step = spmd.spmd_jit(step, mesh=mesh, in_layouts=(rows, rows, batch, batch), out_layouts=rows)
+    weights, x = (jax.ShapeDtypeStruct((n, 512), np.float32) for n in (512, 4096))
+    module = prepared(step.lower(weights, weights, x, x))
+    engine, _ = propagate.Propagate().forwarded(module)
+    wanted = wanted_sums(engine, module.main.body)
+    assert [(v.type.shape, str(x)) for v, x in wanted.items()] == [((512, 512), "{model,-}")]
+    there, _ = propagate.Propagate().forwarded(module, seen=wanted)
+    assert there.traffic.sent(there) < 0.3 * engine.traffic.sent(engine)
 
 
 def test_plain_propagation_reduces_a_gradient_once():
