@@ -20,7 +20,7 @@ from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, is_pure, sends
 from ..ir.types import TensorType
 from .builder import Builder
-from .estimate import reads
+from .estimate import is_light, reads
 from .gather_memory import GatherMemory
 from .hardware import Hardware
 
@@ -82,7 +82,7 @@ def _combine(
     if others may be able to afterwards: what waited for them is done together now."""
     if len({*keys.values()}) == len(keys):
         return False
-    _reshape_at_once(block)
+    _make_at_once(block, keys)
     ops, chained = _delayed(block, keys, small)
     late = Block(block.args, ops, block.returns)
     groups = list(_groups(late, keys, bucket, copied))
@@ -127,23 +127,40 @@ def _cause(ops: list[Op]) -> str:
     return f"{sum(int(c[1]) if c else 1 for c in counts)} combined; {cause}"
 
 
-def _reshape_at_once(block: Block) -> None:
-    """Reshapes, which move nothing, come directly behind what makes their operands, and are no reason to wait."""
-    made = {v for op in block.ops for v in op.results}
-    behind: dict[Value, list[Op]] = {}
-    for op in block.ops:
-        if op.name == "reshape":
-            behind.setdefault(op.operands[0], []).append(op)
+def _make_at_once(block: Block, keys: Keys) -> None:
+    """Reshapes, which move nothing, and small ops in passing that make what collectives send, come directly behind what makes their
+    operands, and are no reason to wait."""
+    made = {v: op for op in block.ops for v in op.results}
+    early = {op for op in block.ops if op.name == "reshape"}
+    wanted, seen = [v for op in keys for v in op.operands], set[Op]()
+    while wanted:
+        op = made.get(wanted.pop())
+        if op is not None and op not in seen and is_light(op) and not op.regions and _within(op, SMALL):
+            early.add(op)
+            seen.add(op)
+            wanted += op.operands
+    lacking = {op: {*op.operands} & made.keys() for op in block.ops if op in early}
+    users: dict[Value, list[Op]] = {}
+    for op, values in lacking.items():
+        for v in values:
+            users.setdefault(v, []).append(op)
     new: list[Op] = []
-    done: set[Op] = set()
-    given = [op for v, reshapes in behind.items() if v not in made for op in reshapes]
-    for op in (*given, *block.ops):
-        wanted = [op]
-        while wanted:
-            if (next_op := wanted.pop()) not in done:
-                done.add(next_op)
-                new.append(next_op)
-                wanted += [x for v in next_op.results for x in behind.get(v, ())]
+
+    def place(op: Op) -> None:
+        ready = [op]
+        while ready:
+            new.append(ready.pop())
+            for v in new[-1].results:
+                for user in users.get(v, ()):
+                    lacking[user].discard(v)
+                    if not lacking[user]:
+                        ready.append(user)
+
+    for op in [op for op, values in lacking.items() if not values]:
+        place(op)
+    for op in block.ops:
+        if op not in early:
+            place(op)
     block.ops[:] = new
 
 
