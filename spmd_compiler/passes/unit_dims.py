@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..ir.graph import Block, Op, Value
+from ..ir.graph import UNKNOWN_LOC, Block, Loc, Op, Value
 from ..ir.optable import ELEMENTWISE
 from ..ir.types import TensorType
 from .estimate import reads
@@ -44,18 +44,18 @@ class _Dropping:
         for op in self.block.ops:
             attrs = self.attrs(op)
             if attrs is None:
-                self.restore(reads(op))
+                self.restore(reads(op), op.loc)
                 self.ops.append(op)
                 continue
             (result,) = op.results
-            operands = [self.squeezed(v) for v in op.operands]
+            operands = [self.squeezed(v, op.loc) for v in op.operands]
             type = _squeezed(result.type)
             if type is not result.type:
                 self.without[result] = made = Value(type)
                 self.gone.add(result)
                 result = made
             self.ops.append(Op(op.name, operands, [result], attrs, op.regions, op.loc))
-        self.restore(self.block.returns)
+        self.restore(self.block.returns, UNKNOWN_LOC)
         self.block.ops[:] = self.ops
 
     def attrs(self, op: Op) -> Attrs | None:
@@ -69,21 +69,22 @@ class _Dropping:
         rewrite = _REWRITTEN.get(op.name)
         return rewrite(op) if rewrite else None
 
-    def squeezed(self, value: Value) -> Value:
+    def squeezed(self, value: Value, loc: Loc) -> Value:
+        """The value without its dims of one element, for an op of some place in the source."""
         type = _squeezed(value.type)
         if type is value.type:
             return value
         if value not in self.without:
             self.without[value] = made = Value(type)
-            self.ops.append(Op("reshape", [value], [made]))
+            self.ops.append(Op("reshape", [value], [made], loc=loc))
         return self.without[value]
 
-    def restore(self, values: list[Value]) -> None:
+    def restore(self, values: list[Value], loc: Loc) -> None:
         """Makes values as others read them."""
         for v in values:
             if v in self.gone:
                 self.gone.remove(v)
-                self.ops.append(Op("reshape", [self.without[v]], [v]))
+                self.ops.append(Op("reshape", [self.without[v]], [v], loc=loc))
 
 
 def _squeezed(type: Any) -> Any:
