@@ -1,15 +1,15 @@
 """What XLA is told about how to compile a program, beside the program.
 
-XLA for CPUs has two emitters. The newer one compiles each kernel by itself, through MLIR: kernels that read the same are
-compiled once, and one that writes over its operand is vectorized. The older one makes a few LLVM modules of all kernels, mostly
-in half to four fifths of the time. Which suits a program is told from its ops: the newer one where many are equal, as the
-slices of an all-to-all are, where exp, divide and their like weigh against the matrix products, since the older one may
-compute these one by one, and where elementwise ops do that stand between products, since these write over what products
-made, or are all that there is: they are one kernel then, and share no module with others. Where there are hardly any products
-among much else XLA makes few kernels of that, which suit the older one. Of LLVM's levels the second is enough, and takes nine
-tenths of the third one's time; but random bits are made a fifth faster by that, and by the newer emitter with it a tenth the
-stencils in loops, whose kernels read blocks with their neighbours' rows beside them. Where products weigh, which LLVM does not
-compile, the first is enough, in a sixteenth less time.
+XLA for CPUs has two emitters. The newer one compiles each kernel by itself, through MLIR: kernels that read the same are compiled
+once, and one that writes over its operand is vectorized. The older one makes a few LLVM modules of all kernels, mostly in half to
+four fifths of the time. Which suits a program is told from its ops: the newer one where many are equal, as the slices of an all-to-all
+are, where exp, divide and their like weigh against the matrix products, since the older one may compute these one by one,
+where large operands of products by vectors are transposed, as the caches of decoding are, and where elementwise ops do that stand
+between products, since these write over what products made, or are all that there is: they are one kernel then, and share no
+module with others. Where there are hardly any products among much else XLA makes few kernels of that, which suit the older one.
+Of LLVM's levels the second is enough, and takes nine tenths of the third one's time; but random bits are made a fifth faster by
+that, and by the newer emitter with it a tenth the stencils in loops, whose kernels read blocks with their neighbours' rows beside
+them. Where products weigh, which LLVM does not compile, the first is enough, in a sixteenth less time.
 XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
 otherwise than `jax.jit` does.
 """
@@ -37,15 +37,19 @@ FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
 MANY_PRODUCTS = 20  # the same, from which on little else is computed
 _BITWISE = {"and", "not", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"}
 JOINED = 1 << 19  # values that concatenates in loops make, which weigh nothing
+ONCE = 4  # operations for each number that a product reads, below which it is one by a vector
+READ = 1 << 17  # numbers that such products read in a call, which weigh nothing
 CARRIED = 4  # times more slow ops weigh in loops, where more is written in place
 
 
 class _Weights(NamedTuple):
-    """products: operations of matrix products in a call; values: that elementwise ops make; slow, bits: of these those of slow
+    """products: operations of matrix products in a call; read: numbers that products by vectors read, if they are
+    batched: XLA transposes these; values: that elementwise ops make; slow, bits: of these those of slow
     ops, and of bitwise ones; joined: that concatenates in loops make; repetitive: many kernels are equal; single: there is but
     one."""
 
     products: float
+    read: int
     values: int
     slow: int
     bits: int
@@ -67,7 +71,7 @@ class _Weights(NamedTuple):
     @property
     def suits_older_emitter(self) -> bool:
         computes_slowly = self.slow > SLOW_VALUES and self.products < SLOW_LIGHT * self.slow
-        if self.repetitive or self.single or self.is_stencil or computes_slowly:
+        if self.repetitive or self.single or self.is_stencil or computes_slowly or self.read > READ:
             return False
         elementwise = self.values > VALUES and self.products < LIGHT * self.values
         return not elementwise or self.products < FEW_PRODUCTS * self.values
@@ -86,7 +90,7 @@ def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
 
 def _weigh(module: Module) -> _Weights:
     kinds, count, cut, single = set[Any](), 0, 0, True
-    products, values, slow, bits, joined = 0.0, 0, 0, 0, 0
+    products, read, values, slow, bits, joined = 0.0, 0, 0, 0, 0, 0
     for op, trips in walk(module.main.body):
         if op.name in ELEMENTWISE:
             made = trips * op.results[0].type.size
@@ -96,6 +100,8 @@ def _weigh(module: Module) -> _Weights:
             bits += made if op.name in _BITWISE else 0
         elif op.name in PRODUCTS:
             products += trips * flops(op)
+            numbers = sum(v.type.size for v in op.operands) if any(op.attrs.get("batch", ())) else 0
+            read += trips * numbers if flops(op) < ONCE * numbers else 0
         elif op.name == "concatenate" and trips > 1:
             joined += trips * op.results[0].type.size
         if op.name == "all_to_all":
@@ -103,7 +109,9 @@ def _weigh(module: Module) -> _Weights:
         elif op.name not in FREE:
             count, single = count + 1, single and (op.name in ELEMENTWISE or op.name in COLLECTIVES)
             kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
-    return _Weights(products, values, slow, bits, joined, cut > count or count >= ALIKE * len(kinds), single)
+    return _Weights(
+        products, read, values, slow, bits, joined, cut > count or count >= ALIKE * len(kinds), single
+    )
 
 
 def _slices(op: Op, module: Module) -> int:

@@ -194,3 +194,11 @@ def test_stencils_in_loops_are_optimized_more():
         program = lowered(fun, jax.ShapeDtypeStruct((rows, 128), np.float32))
         assert told(program)[LEVEL] == (3 if stencil else 1 if fun is weighted else 2)
         assert newer(program) is stencil
+
+
+@pytest.mark.parametrize(("rows", "suits"), [(1, True), (64, False)])
+def test_operands_that_products_by_vectors_transpose_suit_the_newer_emitter(rows, suits):
+    """As the caches of keys when a token is decoded; with many rows the product weighs."""
+    q, k = np.ones((4, rows, 8, 32), np.float32), np.ones((4, 2048, 8, 32), np.float32)
+    program = lowered(lambda q, k: jnp.einsum("bqhd,bkhd->bqhk", q, k), q, k, specs=(P(None, None, "a"),) * 2)
+    assert newer(program) is suits
