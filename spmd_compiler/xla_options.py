@@ -99,9 +99,10 @@ def _weigh(module: Module) -> _Weights:
                 slow += made * (CARRIED if trips > 1 else 1)
             bits += made if op.name in _BITWISE else 0
         elif op.name in PRODUCTS:
-            products += trips * flops(op)
+            operations = flops(op)
+            products += trips * operations
             numbers = sum(v.type.size for v in op.operands) if any(op.attrs.get("batch", ())) else 0
-            read += trips * numbers if flops(op) < ONCE * numbers else 0
+            read += trips * numbers if operations < ONCE * numbers else 0
         elif op.name == "concatenate" and trips > 1:
             joined += trips * op.results[0].type.size
         if op.name == "all_to_all":

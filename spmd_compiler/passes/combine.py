@@ -66,7 +66,7 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: 
     pack = {**_PACK, "all_gather": partial(_all_gather, copied=copied)}
     while _combine(block, mesh, _keys(block, _small), pack, SMALL, bucket, copied):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(block, mesh, reduction_keys(block, bucket), {"all_reduce": _join}, None, bucket, copied)
+    _combine(block, mesh, reduction_keys(block, bucket), {"all_reduce": _join}, None, bucket)
 
 
 def _combine(
@@ -76,7 +76,7 @@ def _combine(
     emit: Mapping[str, Emit],
     small: int | None,
     bucket: int,
-    copied: int,
+    copied: int = COPIED,
 ) -> bool:
     """Runs together what can of the collectives with keys, if ops behind it wait: those of `small` bytes at most, if given. True
     if others may be able to afterwards: what waited for them is done together now."""
@@ -131,14 +131,13 @@ def _make_at_once(block: Block, keys: Keys) -> None:
     """Reshapes, which move nothing, and small ops in passing that make what collectives send, come directly behind what makes their
     operands, and are no reason to wait."""
     made = {v: op for op in block.ops for v in op.results}
-    early = {op for op in block.ops if op.name == "reshape"}
-    wanted, seen = [v for op in keys for v in op.operands], set[Op]()
+    wanted, small = [v for op in keys for v in op.operands], set[Op]()
     while wanted:
         op = made.get(wanted.pop())
-        if op is not None and op not in seen and is_light(op) and not op.regions and _within(op, SMALL):
-            early.add(op)
-            seen.add(op)
+        if op is not None and op not in small and is_light(op) and not op.regions and _within(op, SMALL):
+            small.add(op)
             wanted += op.operands
+    early = small.union(op for op in block.ops if op.name == "reshape")
     lacking = {op: {*op.operands} & made.keys() for op in block.ops if op in early}
     users: dict[Value, list[Op]] = {}
     for op, values in lacking.items():

@@ -173,8 +173,8 @@ class PlainBounds:
         partitioners do where that sends less. It bounds bytes alone: memory and work may be more."""
         engine, body = self.engine, self.body
         with engine.seen_in(start):
-            options = shared_args(engine, body), wanted_sums(engine, body)
-            options += tuple(crossing_args(engine, body, k) for k in (0, 1))
+            crossing = [crossing_args(engine, body, k) for k in (0, 1)]
+            options = [shared_args(engine, body), wanted_sums(engine, body), *crossing]
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
                 yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()

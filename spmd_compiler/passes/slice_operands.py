@@ -13,6 +13,8 @@ from .estimate import is_light, last_reads, readers
 from .residuals import CHEAP
 
 SLICES = ("dynamic_slice", "slice")
+_COMPUTED = CHEAP.intersection(ELEMENTWISE)
+_MADE_AGAIN = CHEAP - _COMPUTED  # where they are read
 
 
 def slice_operands(block: Block) -> bool:
@@ -34,14 +36,14 @@ def slice_operands(block: Block) -> bool:
         """Whether a value is there behind a place anyway, or computed where it is read, or next to nothing."""
         if value not in made or not value.type.shape:
             return True
-        return last[value] > place or made[value].name in CHEAP.difference(ELEMENTWISE)
+        return last[value] > place or made[value].name in _MADE_AGAIN
 
     ops: list[Op] = []
     for i, op in enumerate(block.ops):
         maker = made.get(op.operands[0]) if op.name in SLICES else None
         if (
             maker is not None
-            and maker.name in CHEAP.intersection(ELEMENTWISE)
+            and maker.name in _COMPUTED
             and in_passing(maker)
             and all(lasts(v, i) for v in maker.operands)
         ):
