@@ -91,14 +91,14 @@ def compile_program(
     donated: Sequence[int],
     callbacks: Sequence[Any],
     replicas: bool,
-    wished: Options,
+    wished: Sequence[Options],
     options: Options,
 ) -> Any:
     """A `jax.stages.Compiled` of what each device runs, if it runs `replicas`, else of a program on global arrays.
 
     `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `callbacks`: host
-    functions that it calls, by their positions. `options`: of XLA, by their names in XLA_FLAGS; `wished`: the same,
-    where XLA has them."""
+    functions that it calls, by their positions. `options`: of XLA, by their names in XLA_FLAGS; `wished`: groups of
+    the same, each where XLA has all of it."""
     backend, device_list = devices[0].client, _jax.DeviceList(tuple(devices))
     counts = (len(devices), 1) if replicas else (1, len(devices))
     array = np.empty(counts, object)
@@ -151,15 +151,20 @@ def compile_program(
     return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)
 
 
-def _with_wishes(compile_with: Callable[[Options], Any], wished: Options, options: Options) -> Any:
-    """What `compile_with` returns, with `options`, and with what is wished, if XLA has all of that and can compile the program so."""
-    if _unknown.isdisjoint(wished):
+def _with_wishes(compile_with: Callable[[Options], Any], wished: Sequence[Options], options: Options) -> Any:
+    """What `compile_with` returns, with `options`, and with those groups that are wished of which XLA has all, if it can compile the
+    program so."""
+    while wished := [group for group in wished if _unknown.isdisjoint(group)]:
+        names = {name for group in wished for name in group}
         try:
-            return compile_with({**wished, **options})
+            return compile_with(
+                {name: value for group in (*wished, options) for name, value in group.items()}
+            )
         except jax.errors.JaxRuntimeError as error:
-            if not wished:
-                raise
-            _unknown.update(x for x in wished if f"No such compile option: '{x}'" in str(error))
+            unknown = {name for name in names if f"No such compile option: '{name}'" in str(error)}
+            if not unknown:
+                break
+            _unknown.update(unknown)
     return compile_with(options)
 
 

@@ -10,8 +10,10 @@ module with others. Where there are hardly any products among much else XLA make
 Of LLVM's levels the second is enough, and takes nine tenths of the third one's time; but random bits are made a fifth faster by
 that, and by the newer emitter with it a tenth the stencils in loops, whose kernels read blocks with their neighbours' rows beside
 them. Where products weigh, which LLVM does not compile, the first is enough, in a sixteenth less time.
-XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing, since there the second level rounds
+XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing of these, since there the second level rounds
 otherwise than `jax.jit` does.
+
+In which order it runs the program is told apart from that (`xla_schedules`).
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from typing import Any, NamedTuple
 from .ir.graph import Module, Op
 from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from .passes.estimate import FREE, PRODUCTS, flops, walk
+from .xla_schedules import saves_memory
 
 NEWER = "xla_cpu_use_fusion_emitters"
 MODULES = "xla_cpu_parallel_codegen_split_count"
 LEVEL = "xla_backend_optimization_level"
-OPTIONS = (NEWER, MODULES, LEVEL)
+SCHEDULER = "xla_cpu_scheduler_type"
+BY_RESULTS = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
+OPTIONS = (NEWER, MODULES, LEVEL, SCHEDULER)
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
 _SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
@@ -77,12 +82,19 @@ class _Weights(NamedTuple):
         return not elementwise or self.products < FEW_PRODUCTS * self.values
 
 
-def xla_options(module: Module, platform: str | None) -> dict[str, Any]:
-    """Options for XLA on a platform, by their names in XLA_FLAGS; one that lacks any of them does without all. So does one that is
-    told of any by XLA_FLAGS. `module`: what each device runs."""
-    if platform != "cpu" or any(name in os.environ.get("XLA_FLAGS", "") for name in OPTIONS):
-        return {}
-    weights = _weigh(module)
+def xla_options(module: Module, platform: str | None) -> list[dict[str, Any]]:
+    """Options for XLA on a platform, by their names in XLA_FLAGS, in groups; one that lacks any of a group does without the group. So
+    does one that is told of any by XLA_FLAGS. `module`: what each device runs."""
+    if platform != "cpu":
+        return []
+    groups = [_codegen(_weigh(module))]
+    if saves_memory(module.main.body):
+        groups.append({SCHEDULER: BY_RESULTS})
+    told = os.environ.get("XLA_FLAGS", "")
+    return [group for group in groups if not any(name in told for name in group)]
+
+
+def _codegen(weights: _Weights) -> dict[str, Any]:
     if not weights.suits_older_emitter:
         return {NEWER: True, LEVEL: weights.level}
     return {NEWER: False, LEVEL: weights.level, MODULES: max(2, min(8, os.cpu_count() or 1))}

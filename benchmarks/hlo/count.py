@@ -15,6 +15,8 @@ An instruction counts as often as the while loops around it run: the known_trip_
 else what the condition says, else `default_trip` (such loops are listed in `unknown_trips`). Of a conditional
 the branch that sends most counts.
 
+What XLA for TPUs makes of some reduce-scatters, a fusion that it calls all-reduce-scatter, counts as one.
+
 `rs_bytes` is the same total with an all-reduce whose every use is a slice to 1/n of it charged as the
 reduce-scatter that XLA makes of it on GPU and TPU; on CPU XLA has no such pass.
 """
@@ -180,6 +182,8 @@ class _Walk:
     def _record(self, comp: Computation, ins: Instruction, kind: str, mult: int, depth: int) -> list[Record]:
         if kind == "send" and ins.attr("is_host_transfer") == "true":
             return []
+        if comp.name.startswith("all-reduce-scatter"):
+            kind = "reduce-scatter"
         shapes = [comp.by_name[o].shape for o in ins.operands if o in comp.by_name]
         if not shapes:  # some printers write operand types inline
             shapes = [[leaf] for leaf in parse_shape(ins.argument)]

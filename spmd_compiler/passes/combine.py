@@ -21,8 +21,8 @@ from ..ir.optable import COLLECTIVES, is_pure, sends
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import is_light, reads
-from .gather_memory import GatherMemory
 from .hardware import Hardware
+from .together_memory import TogetherMemory
 
 SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
 SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smaller, or one may have several operands
@@ -32,6 +32,7 @@ SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smalle
     "reduce_scatter": 8 * 1024 * 1024,
 }
 COPIED = 16 * 1024  # bytes of an operand of an all-gather that are sooner copied than sent by themselves
+ADDED = 4 * 1024  # the same of an all-reduce
 GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
 BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
 PART = 1 / 64  # of the memory that a device has, if that is limited
@@ -207,8 +208,8 @@ def _within(op: Op, size: int | None) -> bool:
 
 
 def _groups(block: Block, keys: Keys, bucket: int, copied: int = COPIED) -> Iterator[Group]:
-    """Collectives with equal keys that can run together, and hold no more bytes than a bucket, all-gathers what memory has room
-    for: those first whose results are used first, so that what is gathered for later does not lie about."""
+    """Collectives with equal keys that can run together, and hold no more bytes than a bucket, of all-gathers and
+    reduce-scatters what memory has room for: those first whose results are used first, so that what is gathered for later does not lie about."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}
@@ -226,8 +227,9 @@ def _groups(block: Block, keys: Keys, bucket: int, copied: int = COPIED) -> Iter
                 # what a collective that moves itself makes is there when it is used, and no sooner; its user can't go with it
                 ready = i + (key in late)
             waiting.setdefault(key, []).append((min(used.get(v, end) for v in op.results), ready, op))
-    large = {op for op in keys if op.name == "all_gather" and not _sends_at_most(op, COPIED)}
-    memory = GatherMemory(block, large, copied) if len(large) > 1 else None
+    weighed = {op for op in keys if op.name == "reduce_scatter"}
+    weighed |= {op for op in keys if op.name == "all_gather" and not _sends_at_most(op, COPIED)}
+    memory = TogetherMemory(block, weighed, copied) if len(weighed) > 1 else None
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])
         while len(ranges) > 1:
@@ -235,8 +237,8 @@ def _groups(block: Block, keys: Keys, bucket: int, copied: int = COPIED) -> Iter
             together, left, held = ranges[:1], list[tuple[int, int, Op]](), _held(ranges[0][2])
             for r in ranges[1:]:
                 fits = r[1] <= last and held + _held(r[2]) <= bucket
-                if fits and memory is not None and r[2] in large:
-                    fits = memory.holds([*(op for *_, op in together if op in large), r[2]])
+                if fits and memory is not None and r[2] in weighed:
+                    fits = memory.holds([*(op for *_, op in together if op in weighed), r[2]])
                 (together if fits else left).append(r)
                 held += _held(r[2]) if fits else 0
             if len(together) > 1:
@@ -287,13 +289,19 @@ def _sends_at_most(op: Op, size: int) -> bool:
 
 def _join(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
     attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
-    operands = [op.operands[0] for op in ops]
+    operands = [x for op in ops for x in op.operands]
     made = b.multi("all_reduce", operands, [v.type for v in operands], attrs)
-    return {op.results[0]: new for op, new in zip(ops, made, strict=True)}
+    return dict(zip((y for op in ops for y in op.results), made, strict=True))
 
 
 def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    return _in_a_row(b, ops, lambda row: b.all_reduce(row, axes, ops[0].attrs["kind"]))
+    """One of several operands: those of `ADDED` bytes at most in a buffer, others as they are."""
+
+    def send(sent: list[Value]) -> list[Value]:
+        attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
+        return b.multi("all_reduce", sent, [x.type for x in sent], attrs)
+
+    return {y: b.reshape(part, x.type.shape) for x, y, part in _as_few(b, ops, (), ADDED, send)}
 
 
 def _permute(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
@@ -310,20 +318,33 @@ def _in_a_row(b: Builder, ops: list[Op], send: Callable[[Value], Value]) -> dict
 
 def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int = COPIED) -> dict[Value, Value]:
     """One of several operands: those of `copied` bytes at most in a buffer, others as they are, along a new first dim."""
-    ends = [(x, y, op.attrs["dim"]) for op in ops for x, y in zip(op.operands, op.results, strict=True)]
+    n, dims = b.mesh.axes_size(axes), {y: op.attrs["dim"] for op in ops for y in op.results}
+
+    def send(sent: list[Value]) -> list[Value]:
+        types = [TensorType((n, *x.type.shape[1:]), x.type.dtype) for x in sent]
+        return b.multi("all_gather", sent, types, {"axes": axes, "dim": 0, "cause": b.cause})
+
+    return {
+        y: b.side_by_side(b.reshape(part, (n, *x.type.shape)), dims[y])
+        for x, y, part in _as_few(b, ops, (1,), copied, send)
+    }
+
+
+def _as_few(
+    b: Builder, ops: list[Op], lead: tuple[int, ...], copied: int, send: Callable[[list[Value]], list[Value]]
+) -> list[tuple[Value, Value, Value]]:
+    """Sends the operands, with `lead` before their dims, those of `copied` bytes at most in a row. (operand, result, what came for
+    it) of each."""
+    ends = [end for op in ops for end in zip(op.operands, op.results, strict=True)]
     packed = [end for end in ends if end[0].type.nbytes <= copied]
     alone = [end for end in ends if end[0].type.nbytes > copied]
-    rows = [b.reshape(x, (1, x.type.size)) for x, *_ in packed]
-    sent = [b.concatenate(rows, 1)] if rows else []
-    sent += [b.reshape(x, (1, *x.type.shape)) for x, *_ in alone]
-    n = b.mesh.axes_size(axes)
-    types = [TensorType((n, *x.type.shape[1:]), x.type.dtype) for x in sent]
-    made = b.multi("all_gather", sent, types, {"axes": axes, "dim": 0, "cause": b.cause})
-    parts = [*_split(b, made[0], 1, [r.type.size for r in rows]), *made[1:]] if rows else made
-    return {
-        result: b.side_by_side(b.reshape(part, (n, *x.type.shape)), dim)
-        for (x, result, dim), part in zip((*packed, *alone), parts, strict=True)
-    }
+    sent = [b.reshape(x, (*lead, *x.type.shape)) for x, _ in alone]
+    if packed:
+        sent.append(b.concatenate([b.reshape(x, (*lead, x.type.size)) for x, _ in packed], len(lead)))
+    made = [*send(sent)]
+    if packed:
+        made[-1:] = _split(b, made[-1], len(lead), [x.type.size for x, _ in packed])
+    return [(x, y, part) for (x, y), part in zip((*alone, *packed), made, strict=True)]
 
 
 def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:

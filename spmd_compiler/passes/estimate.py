@@ -149,14 +149,14 @@ def peak_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) ->
 
 def live_bytes(block: Block, donated: set[Value], type_of: TypeOf = own_type) -> list[int]:
     """The bytes that are live while each op runs; see `peak_bytes`."""
-    stored = _stored(block)
+    stored = stored_values(block)
     last: dict[Value, int] = {}
     for i, op in enumerate(block.ops):
-        if not _is_fused(op, stored):
+        if not is_fused(op, stored):
             for v in reads(op):
                 for s in stored.get(v, (v,)):
                     last[s] = i
-    kept = {*_held(block.returns, stored), *(v for v in block.args if v not in donated)}
+    kept = {*held(block.returns, stored), *(v for v in block.args if v not in donated)}
     last |= dict.fromkeys(kept, len(block.ops))
     ends: dict[int, list[Value]] = {}
     for v, i in last.items():
@@ -195,7 +195,7 @@ def is_light(op: Op) -> bool:
     return _fuses(op, _FUSING)
 
 
-def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
+def stored_values(block: Block) -> dict[Value, tuple[Value, ...]]:
     """What lies in memory in place of values that don't themselves: what they are computed from where they are read, or what a
     loop was given that it passes on as it is."""
     readers: dict[Value, list[Op]] = {v: [] for op in block.ops for v in op.results}
@@ -210,19 +210,19 @@ def _stored(block: Block) -> dict[Value, tuple[Value, ...]]:
             body = op.regions[1]
             for k, v in enumerate(op.results):
                 if body.returns[k] is body.args[k]:
-                    stored[v] = _held(op.operands[k : k + 1], stored)
+                    stored[v] = held(op.operands[k : k + 1], stored)
         elif _fuses(op) and op.results[0] not in left:
             users = readers[op.results[0]]
             if (len(users) == 1 or op.name in _AGAIN) and all(map(is_light, users)):
-                stored[op.results[0]] = _held(op.operands, stored)
+                stored[op.results[0]] = held(op.operands, stored)
     return stored
 
 
-def _held(values: Iterable[Value], stored: dict[Value, tuple[Value, ...]]) -> tuple[Value, ...]:
+def held(values: Iterable[Value], stored: dict[Value, tuple[Value, ...]]) -> tuple[Value, ...]:
     return tuple(dict.fromkeys(s for v in values for s in stored.get(v, (v,))))
 
 
-def _is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
+def is_fused(op: Op, stored: dict[Value, tuple[Value, ...]]) -> bool:
     return op.name != "while" and len(op.results) == 1 and op.results[0] in stored
 
 

@@ -43,6 +43,21 @@ def contested_args(engine: Engine, body: Block) -> Seen:
     return seen
 
 
+def broadcast_args(engine: Engine, body: Block) -> Seen:
+    """Arguments that are broadcast along other dims, as biases are, which yield to what these are sharded by: without their axes."""
+    seen: dict[Value, Layout] = {}
+    parts = dict(_parts(body, {v: v for v in body.args}))
+    for op in body.walk():
+        if op.name != "broadcast_in_dim" or (arg := parts.get(op.operands[0])) is None:
+            continue
+        given = engine.given(arg.layout)
+        if op.results[0].type.size == op.operands[0].type.size:
+            parts[op.results[0]] = arg
+        elif given is not None and given.axes:
+            seen[arg] = given.drop(given.axes)
+    return seen
+
+
 def shared_args(engine: Engine, body: Block) -> Seen:
     """Arguments that products cut along what they sum over, with other operands that are not cut so before, where one gather costs
     less than to reduce all these sums: without the axes there."""

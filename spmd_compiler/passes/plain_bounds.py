@@ -23,7 +23,7 @@ from .cost import Prices, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
-from .gathered_args import contested_args, crossing_args, scanned_args, shared_args
+from .gathered_args import broadcast_args, contested_args, crossing_args, scanned_args, shared_args
 from .legalise import legalise
 from .local_search import local_search
 from .residuals import keep_less
@@ -175,9 +175,12 @@ class PlainBounds:
         with engine.seen_in(start):
             crossing = [crossing_args(engine, body, k) for k in (0, 1)]
             options = [shared_args(engine, body), wanted_sums(engine, body), *crossing]
+            broadcast = broadcast_args(engine, body)
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
                 yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()
+        if broadcast:
+            yield self.propagate.forwarded(self.module, None, engine.book, broadcast, defers=True)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler import compat_executables, xla_options
-from spmd_compiler.xla_options import LEVEL, MODULES, NEWER
+from spmd_compiler.xla_options import BY_RESULTS, LEVEL, MODULES, NEWER, SCHEDULER
 
 MESH = spmd.create_mesh({"a": 8})
 GRID = spmd.create_mesh({"a": 4, "b": 2})
@@ -21,7 +21,8 @@ def lowered(fun, *args, specs=ROWS, out=None, mesh=MESH):
 
 
 def told(program, platform="cpu"):
-    return xla_options.xla_options(program.stages["optimize"], platform)
+    groups = xla_options.xla_options(program.stages["optimize"], platform)
+    return {name: value for group in groups for name, value in group.items()}
 
 
 def newer(program):
@@ -153,12 +154,12 @@ def test_unknown_options_of_the_user_are_errors():
 
 def test_what_xla_lacks_it_does_without(monkeypatch):
     monkeypatch.setattr(compat_executables, "_unknown", set())
-    wishes = {LEVEL: 2, "xla_no_such_wish": True}
+    wishes = [{LEVEL: 2, "xla_no_such_wish": True}, {SCHEDULER: BY_RESULTS}]
     monkeypatch.setattr("spmd_compiler.partitioned.xla_options", lambda *_: wishes)
     seen = watched(monkeypatch)
     compiled = lowered(mlp, X, X, specs=(P("a"), P())).compile()
     assert compat_executables._unknown == {"xla_no_such_wish"}
-    assert seen[-1] == {}
+    assert seen[-1] == {SCHEDULER: BY_RESULTS}
     np.testing.assert_allclose(compiled(X, X), np.maximum(X @ X, 0) @ X.T, rtol=1e-4, atol=1e-3)
 
 
@@ -202,3 +203,42 @@ def test_operands_that_products_by_vectors_transpose_suit_the_newer_emitter(rows
     q, k = np.ones((4, rows, 8, 32), np.float32), np.ones((4, 2048, 8, 32), np.float32)
     program = lowered(lambda q, k: jnp.einsum("bqhd,bkhd->bqhk", q, k), q, k, specs=(P(None, None, "a"),) * 2)
     assert newer(program) is suits
+
+
+def branches(x, ws):
+    return sum(jnp.sort(x @ w).prod(1) for w in ws)
+
+
+def gradients(x, ws):
+    def loss(ws):
+        h = x
+        for w in ws:
+            h = jnp.tanh(h @ w)
+        return (h * h).sum()
+
+    return jax.grad(loss)(ws)
+
+
+def temporaries(program, options):
+    return program.compile(options).memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize("loop", [False, True], ids=["once", "loop"])
+def test_branches_run_one_behind_the_other_for_memory(loop):
+    x, ws = jax.ShapeDtypeStruct((1024, 128), np.float32), [np.ones((128, 512), np.float32)] * 6
+
+    def repeated(x, ws):
+        return jax.lax.fori_loop(0, 3, lambda _, x: x + branches(x, ws)[:, None], x)
+
+    program = lowered(repeated if loop else branches, x, ws, specs=(P("a"), P()))
+    assert told(program)[SCHEDULER] == BY_RESULTS
+    other = temporaries(program, {SCHEDULER: "CPU_SCHEDULER_TYPE_CONCURRENCY_OPTIMIZED"})
+    assert temporaries(program, None) < 0.5 * other
+
+
+def test_gradients_run_as_they_come():
+    """One behind the other, the first one would be the last layer's."""
+    x, ws = jax.ShapeDtypeStruct((1024, 128), np.float32), [np.ones((128, 128), np.float32)] * 6
+    program = lowered(gradients, x, ws, specs=(P("a"), P()))
+    assert SCHEDULER not in told(program)
+    assert temporaries(program, None) <= temporaries(program, {SCHEDULER: BY_RESULTS})

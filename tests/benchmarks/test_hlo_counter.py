@@ -232,3 +232,30 @@ def test_asynchronous_collectives_and_a_derived_trip_count():
         "all-reduce": (1, 5, 5 * 4096.0),
     }
     assert counted["unknown_trips"] == []
+
+
+TPU = """
+HloModule m, is_scheduled=true, num_partitions=4
+
+add { a = f32[] parameter(0)
+ b = f32[] parameter(1)
+ ROOT r = f32[] add(a, b) }
+
+%all-reduce-scatter (input: f32[1024]) -> f32[256] {
+  %input = f32[1024]{0} parameter(0)
+  %all-reduce.1 = f32[1024]{0} all-reduce(%input), channel_id=1, replica_groups={{0,1,2,3}}, to_apply=%add
+  %partition-id.7 = u32[] partition-id()
+  %constant.1 = u32[] constant(256)
+  %multiply.1 = u32[] multiply(%partition-id.7, %constant.1)
+  ROOT %dynamic-slice.1 = f32[256]{0} dynamic-slice(%all-reduce.1, %multiply.1), dynamic_slice_sizes={256}
+}
+
+ENTRY %main (p: f32[1024]) -> f32[256] {
+  %p = f32[1024]{0} parameter(0)
+  ROOT %fusion.4 = f32[256]{0} fusion(%p), kind=kCustom, calls=%all-reduce-scatter
+}
+"""
+
+
+def test_a_reduce_scatter_of_tpus_counts_as_one():
+    assert kinds(analyze(TPU)) == {"reduce-scatter": (1, 1, 3 / 4 * 4096)}

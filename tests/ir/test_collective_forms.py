@@ -13,7 +13,7 @@ from spmd_compiler.ir.exporter import export_module
 from spmd_compiler.ir.graph import Block, Function, Module, Op, Value
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.ir.types import TensorType
-from spmd_compiler.passes import gather_memory
+from spmd_compiler.passes import together_memory
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_blocks_for_gpus(monkeypatch, source, target):
 def test_gathers_that_go_together_are_one(monkeypatch, platform):
     """On CPU, what is large goes without a copy, where XLA has no partitioner to refuse several operands."""
     monkeypatch.setattr(spmd.Mesh, "platform", platform)
-    monkeypatch.setattr(gather_memory, "WORTH", 2)
+    monkeypatch.setattr(together_memory, "GATHERED", 2)
     mesh = spmd.create_mesh([("a", 8)])
     specs = P("a"), P(None, "a"), P("a")
     rng = np.random.default_rng(0)

@@ -1,0 +1,113 @@
+"""The two orders in which XLA for CPUs may run a program, and the memory that it takes in them.
+
+By default XLA runs first what is ready first: all that needs the arguments alone is computed at once, and kept. Asked for memory, it
+makes one result after the other, with all that it needs, beginning with what most depends on. Either may take less: the second
+keeps what gradients are made of until the last one is. Both are simulated on kernels: on what is left where ops fuse with others.
+(`BFScheduler` and `DFSMemoryScheduler` in XLA's `hlo_memory_scheduler`.)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from .ir.clone import clone_block
+from .ir.graph import Block, Op, Value
+from .passes.estimate import held, is_fused, peak_bytes, reads, stored_values
+
+WORTH = 0.92  # of the memory that the first takes, which the second may take: estimates are off by a tenth
+
+
+def saves_memory(block: Block) -> bool:
+    """Whether what each device runs takes less memory by results."""
+    block = clone_block(block)
+    at_once = _peak(block, _at_once)
+    return _peak(block, _by_results) <= WORTH * at_once
+
+
+class _Kernels:
+    """What XLA computes by itself in a block: by their numbers the op, the kernels whose results it reads, in the order of its
+    operands, those that read its result, and its bytes. Arguments come first, without an op."""
+
+    def __init__(self, block: Block):
+        stored = stored_values(block)
+        ops = [op for op in block.ops if not is_fused(op, stored)]
+        self.ops: list[Op | None] = [*(None for _ in block.args), *ops]
+        made = {v: i for i, v in enumerate(block.args)}
+        for i, op in enumerate(ops, len(block.args)):
+            made.update(dict.fromkeys(op.results, i))
+
+        def needs(values: Sequence[Value]) -> list[int]:
+            return list(dict.fromkeys(made[v] for v in held(values, stored) if v in made))
+
+        self.needs: list[list[int]] = [*([] for _ in block.args), *(needs(reads(op)) for op in ops)]
+        self.results = needs(block.returns)
+        sizes = [sum(v.type.nbytes for v in op.results if v not in stored) for op in ops]
+        self.bytes = [*(v.type.nbytes for v in block.args), *sizes]
+        self.users: list[list[int]] = [[] for _ in self.ops]
+        for i in self.visited():
+            for j in self.needs[i]:
+                self.users[j].append(i)
+
+    def visited(self, key: Callable[[int], tuple[int, int]] | None = None) -> list[int]:
+        """Each result behind all that it needs, that in the order of operands, or of a key; then what no result needs."""
+        order: dict[int, None] = {}
+        stack = [(i, False) for i in reversed([*self.results, *range(len(self.ops))])]
+        while stack:
+            i, ready = stack.pop()
+            if ready:
+                order[i] = None
+            elif i not in order:
+                needs = self.needs[i] if key is None else sorted(self.needs[i], key=key)
+                stack += [(i, True), *((j, False) for j in reversed(needs))]
+        return [*order]
+
+
+Order = Callable[[_Kernels], list[int]]
+
+
+def _at_once(kernels: _Kernels) -> list[int]:
+    waits = [len(needs) for needs in kernels.needs]
+    queue = deque(i for i, n in enumerate(waits) if not n)
+    order: list[int] = []
+    while queue:
+        order.append(queue.popleft())
+        for i in kernels.users[order[-1]]:
+            waits[i] -= 1
+            if not waits[i]:
+                queue.append(i)
+    return order
+
+
+def _by_results(kernels: _Kernels) -> list[int]:
+    """What is read most often first, counted with all that it needs; then what is largest, counted so."""
+    readers, sizes = [max(0, len(users) - 1) for users in kernels.users], [*kernels.bytes]
+    most = len(readers), sum(sizes)
+    for i in kernels.visited():
+        for total, limit in zip((readers, sizes), most, strict=True):
+            total[i] = min(limit, total[i] + sum(total[j] for j in kernels.needs[i]))
+    return kernels.visited(lambda i: (-readers[i], -sizes[i]))
+
+
+def _peak(block: Block, order: Order) -> int:
+    _sort(block, order)
+    return peak_bytes(block, set())
+
+
+def _sort(block: Block, order: Order) -> None:
+    """Brings the ops of a block, and of those inside, into an order; what fuses runs with the first kernel that reads it."""
+    for op in block.ops:
+        for region in op.regions:
+            _sort(region, order)
+    kernels = _Kernels(block)
+    makers = {v: op for op in block.ops for v in op.results}
+    ops: dict[Op, None] = {}
+    stack: list[tuple[Op | None, bool]] = [(kernels.ops[i], False) for i in reversed(order(kernels))]
+    while stack:
+        op, ready = stack.pop()
+        if op is not None and ready:
+            ops[op] = None
+        elif op is not None and op not in ops:
+            stack += [(op, True), *((makers.get(v), False) for v in reversed(reads(op)))]
+    ops.update(dict.fromkeys(block.ops))
+    block.ops[:] = ops
