@@ -81,7 +81,7 @@ def from_stablehlo(
         module,
         options or Options(),
         units=units,
-        tpu=public.on_tpu,
+        platform=public.platform,
         memory=public.memory,
         variadic=public.keeps_variadic_gathers,
     )

@@ -101,11 +101,6 @@ class Mesh(ir_mesh.Mesh):
         return self._jax
 
     @property
-    def on_tpu(self) -> bool:
-        """Whether its devices, or those that it stands for, are TPUs."""
-        return self.platform == "tpu"
-
-    @property
     def platform(self) -> str | None:
         """What its devices are, or those that it stands for: `cpu`, `cuda`, `rocm`, `tpu`; None if it stands for none."""
         if self.devices is None and self.abstract_device is None:

@@ -175,7 +175,7 @@ def _run_passes(
         module,
         request.options,
         units=units,
-        tpu=mesh.on_tpu,
+        platform=mesh.platform,
         memory=mesh.memory,
         variadic=mesh.keeps_variadic_gathers,
     )

@@ -32,6 +32,7 @@ from .simplify import Simplify
 from .slice_first import slice_first
 from .slice_operands import slice_operands
 from .split_reductions import split_reductions
+from .split_sums import split_sums
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
 from .unit_dims import drop_unit_dims
@@ -39,13 +40,13 @@ from .unit_dims import drop_unit_dims
 
 @dataclass(frozen=True)
 class Optimize:
-    """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`. tpu: write
-    collectives as XLA's TPU compiler keeps them. memory: bytes that a device has; where live values take more, they are
+    """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`. platform: what XLA compiles
+    for, as `Mesh.platform`: for TPUs collectives are written as it keeps them, for CPUs products as it runs them fast. memory: bytes that a device has; where live values take more, they are
     gathered later, or again. variadic: XLA keeps all-gathers of several operands; else what they gather is packed into one buffer."""
 
     hardware: Hardware | None = None
     rings: bool | None = None
-    tpu: bool = False
+    platform: str | None = None
     memory: float | None = None
     variadic: bool = True
     name: ClassVar[str] = "optimize"
@@ -65,7 +66,7 @@ class Optimize:
         slice_first(module.main.body, module.mesh, sizes[0])
         if self.memory is not None:
             fit_memory(module.main.body, module.mesh, self.memory)
-        if not self.tpu:
+        if self.platform != "tpu":
             put_together_in_loops(module.main.body, module.mesh)
         free_loops(module.main.body)
         if len(sizes) == 1:
@@ -82,10 +83,12 @@ class Optimize:
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         crop_windows(module.main.body, module.mesh)
-        if not self.tpu:
+        if self.platform != "tpu":
             drop_unit_dims(module.main.body)
+        if self.platform == "cpu":
+            split_sums(module.main.body)
         order_carries(module.main.body)
-        if self.tpu:
+        if self.platform == "tpu":
             rewrite_for_tpu(module.main.body, module.mesh)
         if self.hardware is not None:
             order_for_overlap(module.main.body, module.mesh, self.hardware)

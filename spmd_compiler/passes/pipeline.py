@@ -75,16 +75,17 @@ def compile_module(
     options: Options | None = None,
     callback: Callback | None = None,
     units: Units | None = None,
-    tpu: bool = False,
+    platform: str | None = None,
     given: str = "import",
     memory: float | None = None,
     variadic: bool = True,
 ) -> Stages:
     """Runs all passes on an imported module whose `main` has its user's layouts: arguments in `Value.layout`, results in
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
-    after each pass. `units`: what custom calls with these backend_configs run on a device. `tpu`: write collectives as XLA's TPU
-    compiler keeps them. `given`: the stage that the module is in already; those before it are not there then. `memory`: bytes
-    that a device has. `variadic`: XLA keeps all-gathers of several operands. Raises UnsupportedError for a program that takes more than `options.memory_limit`."""
+    after each pass. `units`: what custom calls with these backend_configs run on a device. `platform`: what XLA compiles
+    for, as `Mesh.platform`. `given`: the stage that the module is in already; those before it are not there then. `memory`:
+    bytes that a device has. `variadic`: XLA keeps all-gathers of several operands. Raises UnsupportedError for a program that
+    takes more than `options.memory_limit`."""
     options = options or Options()
     hardware = None if options.hardware is None else find_hardware(options.hardware)
     limit = options.memory_limit
@@ -110,7 +111,7 @@ def compile_module(
         usual = run(priced(prepared, None, room), (first, *emit))
         return _fastest((found, usual), hardware, memory)
 
-    emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, tpu, memory, variadic))
+    emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, platform, memory, variadic))
     stages = {given: module}
     if given != STAGES[0]:
         names = [p.name for p in emit]

@@ -42,6 +42,7 @@ SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a blo
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
+HALF = 1 / 2  # of the memory
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
@@ -208,10 +209,11 @@ class PlainBounds:
         return self.now.held - peak_bytes(block, set(), on_device)
 
     def is_worth_memory(self, x: Taken) -> bool:
-        """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway. It is worth none where
-        there are about as many as plain propagation sends: XLA's partitioners, which propagate otherwise, may send so few too."""
+        """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway. Less than half of it is
+        worth none where there are about as many as plain propagation sends: XLA's partitioners, which propagate otherwise, may send
+        so few too."""
         now = self.now
-        if now.sent > CLOSE * self.fewest and x.sent > NEARLY * now.sent:
+        if now.sent > CLOSE * self.fewest and x.sent > NEARLY * now.sent and x.held > HALF * now.held:
             return False
         in_proportion = x.sent * x.held <= TRADE * now.sent * now.held
         return x.sent <= MORE * now.sent and (in_proportion or self.sends_few(x))

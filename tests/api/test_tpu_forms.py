@@ -8,7 +8,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from spmd_compiler import ir
+from spmd_compiler import ir, program
 from spmd_compiler.passes.optimize import Optimize
 from spmd_compiler.passes.tpu_forms import part_as_matrix
 
@@ -17,7 +17,9 @@ MESH = {"a": 4, "b": 2}
 
 @pytest.fixture
 def tpus(monkeypatch):
-    monkeypatch.setattr(spmd.Mesh, "on_tpu", True)
+    """Programs are written for TPUs, and run here."""
+    compiled = program.compile_module
+    monkeypatch.setattr(program, "compile_module", lambda *a, **k: compiled(*a, **{**k, "platform": "tpu"}))
 
 
 def weights_gradient(spec):
@@ -129,9 +131,9 @@ func @main(%x: f32[3,24,200]) -> (f32[3,3,200]) {
 
 def test_its_form():
     """Parts of 1,800 numbers: no whole tiles, and no 16 rows; parts of 2,400 are."""
-    kinds = [op.name for op in Optimize(tpu=True)(ir.parse(BEFORE)).walk()]
+    kinds = [op.name for op in Optimize(platform="tpu")(ir.parse(BEFORE)).walk()]
     assert kinds[:1] == ["all_to_all"] and "reduce" in kinds
-    module = Optimize(tpu=True)(ir.parse(BEFORE.replace("200", "800")))
+    module = Optimize(platform="tpu")(ir.parse(BEFORE.replace("200", "800")))
     made = [(op.name, op.results[0].type.shape) for op in module.main.body.ops]
     assert made == [
         ("transpose", (24, 3, 800)),
