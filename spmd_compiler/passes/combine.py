@@ -35,6 +35,7 @@ COPIED = 16 * 1024  # bytes of an operand of an all-gather that are sooner copie
 ADDED = 4 * 1024  # the same of an all-reduce
 GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
 BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
+HELD = ("all_gather", "reduce_scatter")  # what XLA holds more for if they go together
 PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
 
@@ -227,8 +228,7 @@ def _groups(block: Block, keys: Keys, bucket: int, copied: int = COPIED) -> Iter
                 # what a collective that moves itself makes is there when it is used, and no sooner; its user can't go with it
                 ready = i + (key in late)
             waiting.setdefault(key, []).append((min(used.get(v, end) for v in op.results), ready, op))
-    weighed = {op for op in keys if op.name == "reduce_scatter"}
-    weighed |= {op for op in keys if op.name == "all_gather" and not _sends_at_most(op, COPIED)}
+    weighed = {op for op in keys if op.name in HELD and not _sends_at_most(op, COPIED)}
     memory = TogetherMemory(block, weighed, copied) if len(weighed) > 1 else None
     for ranges in waiting.values():
         ranges.sort(key=lambda r: r[:2])

@@ -296,3 +296,41 @@ def test_gathers_are_packed_where_there_is_room(text, copied, count):
     combine_collectives(module.main.body, module.mesh, copied=copied)
     verify(module)
     assert [op.name for op in module.walk()].count("all_gather") == count
+
+
+def test_what_is_small_is_packed_beside_larger_operands():
+    module = ir.parse(
+        """mesh {a=2}
+func @main(%x: f32[64,32] {-,-}, %y: f32[8] {-}, %z: f32[4] {-}) -> (f32[64,32] {-,-}, f32[8] {-}, f32[4] {-}) {
+  %0: f32[64,32] = all_reduce(%x) axes=["a"] kind="sum"
+  %1: f32[8] = all_reduce(%y) axes=["a"] kind="sum"
+  %2: f32[4] = all_reduce(%z) axes=["a"] kind="sum"
+  return %0, %1, %2
+}
+"""
+    )
+    packed = ir.parse(str(module))
+    combine_collectives(packed.main.body, module.mesh)
+    verify(packed)
+    (reduce,) = [op for op in packed.walk() if op.name == "all_reduce"]
+    assert [v.type.shape for v in reduce.operands] == [(64, 32), (12,)]
+    _same_results(module, packed)
+
+
+@pytest.mark.parametrize("rows, count", [(256, 2), (32768, 1)])
+def test_reduce_scatters_go_together_where_there_is_room(rows, count):
+    """In one buffer both operands lie twice; an argument that takes far more makes room."""
+    module = ir.parse(
+        f"""mesh {{a=4}}
+func @main(%v: f32[{rows},512] {{-,-}}, %x: f32[256,64] {{-,-}}, %y: f32[64,512] {{-,-}}, %z: f32[64,512] {{-,-}}) -> (f32[64,512] {{a,-}}, f32[64,512] {{a,-}}) {{
+  %0: f32[256,512] = dot_general(%x, %y) contract=[1]x[0] batch=[]x[]
+  %1: f32[64,512] = reduce_scatter(%0) axes=["a"] dim=0 kind="sum"
+  %2: f32[256,512] = dot_general(%x, %z) contract=[1]x[0] batch=[]x[]
+  %3: f32[64,512] = reduce_scatter(%2) axes=["a"] dim=0 kind="sum"
+  return %1, %3
+}}
+"""
+    )
+    combine_collectives(module.main.body, module.mesh)
+    verify(module)
+    assert [op.name for op in module.walk()].count("reduce_scatter") == count
