@@ -111,7 +111,7 @@ def test_whole_arrays_stay_as_they_are():
         return net(up, down, x), up
 
     args = arguments()
-    for fun, options in ((also, {}), (train, {"tpu": True})):
+    for fun, options in ((also, {}), (train, {"platform": "tpu"})):
         low = lowered(fun, FSDP, INNER, args)
         body = Optimize(**options)(low.stages["expand"]).main.body
         assert args[0].shape in {v.type.shape for v in named(body, "while")[0].operands}
