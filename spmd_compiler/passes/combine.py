@@ -209,8 +209,8 @@ def _within(op: Op, size: int | None) -> bool:
 
 
 def _groups(block: Block, keys: Keys, bucket: int, copied: int = COPIED) -> Iterator[Group]:
-    """Collectives with equal keys that can run together, and hold no more bytes than a bucket, of all-gathers and
-    reduce-scatters what memory has room for: those first whose results are used first, so that what is gathered for later does not lie about."""
+    """Collectives with equal keys that can run together, and hold no more bytes than a bucket, of all-gathers and reduce-scatters
+    what memory has room for: those first whose results are used first, so that what is gathered for later does not lie about."""
     defined: dict[Value, int] = {}
     used: dict[Value, int] = {}
     waiting: dict[Any, list[tuple[int, int, Op]]] = {}

@@ -41,8 +41,9 @@ from .unit_dims import drop_unit_dims
 @dataclass(frozen=True)
 class Optimize:
     """rings: True wherever they are possible, False nowhere, None where they save time on `hardware`. platform: what XLA compiles
-    for, as `Mesh.platform`: for TPUs collectives are written as it keeps them, for CPUs products as it runs them fast. memory: bytes that a device has; where live values take more, they are
-    gathered later, or again. variadic: XLA keeps all-gathers of several operands; else what they gather is packed into one buffer."""
+    for, as `Mesh.platform`: for TPUs collectives are written as it keeps them, for CPUs products as it runs them fast. memory:
+    bytes that a device has; where live values take more, they are gathered later, or again. variadic: XLA keeps all-gathers of
+    several operands; else what they gather is packed into one buffer."""
 
     hardware: Hardware | None = None
     rings: bool | None = None

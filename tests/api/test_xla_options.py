@@ -1,5 +1,7 @@
 """What XLA is told beside the program, and that programs compute the same whatever it is told."""
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,8 +9,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from spmd_compiler import compat_executables, xla_options
+from spmd_compiler import compat_executables, ir, xla_options, xla_schedules
+from spmd_compiler.ir.verify import verify
 from spmd_compiler.xla_options import BY_RESULTS, LEVEL, MODULES, NEWER, SCHEDULER
+from tests.variants import lowered as variant
 
 MESH = spmd.create_mesh({"a": 8})
 GRID = spmd.create_mesh({"a": 4, "b": 2})
@@ -231,3 +235,14 @@ def test_where_one_waits_for_the_other_there_is_one_order():
     program = lowered(layers, x, w, specs=(P("a"), P()))
     assert SCHEDULER not in told(program)
     assert temporaries(program, None) == temporaries(program, {SCHEDULER: BY_RESULTS})
+
+
+@pytest.mark.parametrize("name", ["lm_2d_train_scan", "conv_spatial_train", "grad_accum_fsdp_train"])
+@pytest.mark.parametrize("order", [xla_schedules._at_once, xla_schedules._by_results])
+def test_orders_keep_what_depends_on_what(name, order):
+    module = variant(name).stages["optimize"]
+    ordered = ir.parse(str(module))
+    xla_schedules._sort(ordered.main.body, order)
+    verify(ordered)
+    before, after = (Counter(op.name for op in m.walk()) for m in (module, ordered))
+    assert before == after
