@@ -16,13 +16,16 @@ from .ir.graph import Block, Op, Value
 from .passes.estimate import held, is_fused, peak_bytes, reads, stored_values
 
 WORTH = 0.92  # of the memory that the first takes, which the second may take: estimates are off by a tenth
+MANY = 400  # kernels, from which on it is nearly always less than the estimate: XLA finds places for fewer blocks at a time
+WORTH_OF_MANY = 1.1
 
 
 def saves_memory(block: Block) -> bool:
     """Whether what each device runs takes less memory by results."""
     block = clone_block(block)
+    worth = WORTH if len(_Kernels(block).ops) < MANY else WORTH_OF_MANY
     at_once = _peak(block, _at_once)
-    return _peak(block, _by_results) <= WORTH * at_once
+    return _peak(block, _by_results) <= worth * at_once
 
 
 class _Kernels:

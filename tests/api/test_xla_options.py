@@ -246,3 +246,8 @@ def test_orders_keep_what_depends_on_what(name, order):
     verify(ordered)
     before, after = (Counter(op.name for op in m.walk()) for m in (module, ordered))
     assert before == after
+
+
+def test_many_kernels_run_by_results():
+    """A transformer's training step, unrolled: a twelfth less memory, though by estimate it would be a little more."""
+    assert SCHEDULER in told(variant("lm_2d_train_unrolled"))
