@@ -7,9 +7,11 @@ propagation also begins from there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import permutations
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
+from ..ir.optable import ELEMENTWISE
 from .engine import Engine
 from .estimate import PRODUCTS
 
@@ -44,17 +46,21 @@ def contested_args(engine: Engine, body: Block) -> Seen:
 
 
 def broadcast_args(engine: Engine, body: Block) -> Seen:
-    """Arguments that are broadcast along other dims, as biases are, which yield to what these are sharded by: without their axes."""
+    """Arguments that are broadcast along other dims, as biases are, to go with values that have their axes there: without these."""
     seen: dict[Value, Layout] = {}
     parts = dict(_parts(body, {v: v for v in body.args}))
     for op in body.walk():
-        if op.name != "broadcast_in_dim" or (arg := parts.get(op.operands[0])) is None:
-            continue
-        given = engine.given(arg.layout)
-        if op.results[0].type.size == op.operands[0].type.size:
-            parts[op.results[0]] = arg
-        elif given is not None and given.axes:
-            seen[arg] = given.drop(given.axes)
+        if op.name == "broadcast_in_dim" and op.operands[0] in parts:
+            parts[op.results[0]] = parts[op.operands[0]]
+        elif op.name in ELEMENTWISE:
+            for v, other in permutations(op.operands, 2):
+                given = engine.given(parts[v].layout) if v in parts else None
+                if given is None or parts[v].type.size == v.type.size:
+                    continue
+                own, taken = engine.layouts[v].placement, engine.layouts[other].placement
+                contested = [a for a in given.axes if a in own and taken.get(a, own[a]) != own[a]]
+                if contested:
+                    seen[parts[v]] = seen.get(parts[v], given).drop(contested)
     return seen
 
 
