@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from .ir.clone import clone_block
 from .ir.graph import Block, Op, Value
 from .passes.estimate import held, is_fused, peak_bytes, reads, stored_values
+from .passes.post_order import post_order, reached_from
 
 WORTH = 0.92  # of the memory that the first takes, which the second may take: estimates are off by a tenth
 MANY = 400  # kernels, from which on it is nearly always less than the estimate: XLA finds places for fewer blocks at a time
@@ -54,16 +55,10 @@ class _Kernels:
 
     def visited(self, key: Callable[[int], tuple[int, int]] | None = None) -> list[int]:
         """Each result behind all that it needs, that in the order of operands, or of a key; then what no result needs."""
-        order: dict[int, None] = {}
-        stack = [(i, False) for i in reversed([*self.results, *range(len(self.ops))])]
-        while stack:
-            i, ready = stack.pop()
-            if ready:
-                order[i] = None
-            elif i not in order:
-                needs = self.needs[i] if key is None else sorted(self.needs[i], key=key)
-                stack += [(i, True), *((j, False) for j in reversed(needs))]
-        return [*order]
+        return post_order(
+            [*self.results, *range(len(self.ops))],
+            lambda i: self.needs[i] if key is None else sorted(self.needs[i], key=key),
+        )
 
 
 Order = Callable[[_Kernels], list[int]]
@@ -103,14 +98,4 @@ def _sort(block: Block, order: Order) -> None:
         for region in op.regions:
             _sort(region, order)
     kernels = _Kernels(block)
-    makers = {v: op for op in block.ops for v in op.results}
-    ops: dict[Op, None] = {}
-    stack: list[tuple[Op | None, bool]] = [(kernels.ops[i], False) for i in reversed(order(kernels))]
-    while stack:
-        op, ready = stack.pop()
-        if op is not None and ready:
-            ops[op] = None
-        elif op is not None and op not in ops:
-            stack += [(op, True), *((makers.get(v), False) for v in reversed(reads(op)))]
-    ops.update(dict.fromkeys(block.ops))
-    block.ops[:] = ops
+    block.ops[:] = reached_from(block, [op for i in order(kernels) if (op := kernels.ops[i])])

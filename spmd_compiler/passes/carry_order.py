@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ..ir.graph import Block, Op, Value
 from .estimate import is_light, peak_bytes, reads
+from .post_order import reached_from
 
 WORTH = 0.99  # of the memory that a body takes, from which on another order is taken
 
@@ -45,14 +46,5 @@ def _order(loop: Op) -> None:
 def _peak(body: Block, returns: list[Value]) -> int:
     """The memory that a body takes if its ops run as they are reached from its results."""
     makers = {v: op for op in body.ops for v in op.results}
-    ops: dict[Op, None] = {}
-    stack = [(makers[v], False) for v in reversed(returns) if v in makers]
-    while stack:
-        op, is_last = stack.pop()
-        if is_last:
-            ops[op] = None
-        elif op not in ops:
-            stack.append((op, True))
-            stack += [(makers[v], False) for v in reversed(reads(op)) if v in makers]
-    ops.update(dict.fromkeys(body.ops))
-    return peak_bytes(Block(body.args, [*ops], body.returns), set(body.args))
+    ops = reached_from(body, [makers[v] for v in returns if v in makers])
+    return peak_bytes(Block(body.args, ops, body.returns), set(body.args))

@@ -68,7 +68,14 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: 
     pack = {**_PACK, "all_gather": partial(_all_gather, copied=copied)}
     while _combine(block, mesh, _keys(block, _small), pack, SMALL, bucket, copied):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(block, mesh, reduction_keys(block, bucket), {"all_reduce": _join}, None, bucket)
+    _combine(
+        block,
+        mesh,
+        reduction_keys(block, bucket),
+        {"all_reduce": partial(_all_reduce, copied=0)},
+        None,
+        bucket,
+    )
 
 
 def _combine(
@@ -287,33 +294,23 @@ def _sends_at_most(op: Op, size: int) -> bool:
     return sends(op) and all(isinstance(t, TensorType) and 0 < t.nbytes <= size for t in types)
 
 
-def _join(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
-    operands = [x for op in ops for x in op.operands]
-    made = b.multi("all_reduce", operands, [v.type for v in operands], attrs)
-    return dict(zip((y for op in ops for y in op.results), made, strict=True))
-
-
-def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    """One of several operands: those of `ADDED` bytes at most in a buffer, others as they are."""
+def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int = ADDED) -> dict[Value, Value]:
+    """One of several operands: those of `copied` bytes at most in a buffer, others as they are."""
 
     def send(sent: list[Value]) -> list[Value]:
         attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
         return b.multi("all_reduce", sent, [x.type for x in sent], attrs)
 
-    return {y: b.reshape(part, x.type.shape) for x, y, part in _as_few(b, ops, (), ADDED, send)}
+    return {y: b.reshape(part, x.type.shape) for x, y, part in _as_few(b, ops, (), copied, send)}
 
 
 def _permute(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
     attrs = {**ops[0].attrs, "axes": axes, "cause": b.cause}
-    return _in_a_row(b, ops, lambda row: b.op("collective_permute", [row], row.type, attrs))
 
+    def send(sent: list[Value]) -> list[Value]:
+        return [b.op("collective_permute", [x], x.type, attrs) for x in sent]
 
-def _in_a_row(b: Builder, ops: list[Op], send: Callable[[Value], Value]) -> dict[Value, Value]:
-    """One behind the other in one dim: for collectives that keep shapes."""
-    rows = [b.reshape(op.operands[0], (op.operands[0].type.size,)) for op in ops]
-    parts = _split(b, send(b.concatenate(rows, 0)), 0, [r.type.size for r in rows])
-    return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
+    return {y: b.reshape(part, x.type.shape) for x, y, part in _as_few(b, ops, (), SMALL, send)}
 
 
 def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int = COPIED) -> dict[Value, Value]:

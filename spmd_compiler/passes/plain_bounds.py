@@ -23,7 +23,7 @@ from .cost import Prices, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
-from .gathered_args import broadcast_args, contested_args, crossing_args, scanned_args, shared_args
+from .gathered_args import Seen, broadcast_args, contested_args, crossing_args, scanned_args, shared_args
 from .legalise import legalise
 from .local_search import local_search
 from .residuals import keep_less
@@ -157,17 +157,17 @@ class PlainBounds:
 
     def propagated(self, start: State) -> Iterator[State]:
         """By plain propagation, which may also defer sums behind loops, or see arguments gathered."""
-        engine, module = self.engine, self.module
+        engine = self.engine
         yield start
         if any(op.name == "while" for op in engine.choices):
-            yield self.propagate.forwarded(module, None, engine.book, defers=True)[0].state()
+            yield self.propagated_from({}, defers=True)
         with engine.seen_in(start):
             gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
             carried = wanted_carries(engine, self.body)
         for seen in filter(None, gathered):
-            yield self.propagate.forwarded(module, None, engine.book, seen)[0].state()
+            yield self.propagated_from(seen)
         if carried:
-            yield self.propagate.forwarded(module, None, engine.book, carried, defers=True)[0].state()
+            yield self.propagated_from(carried, defers=True)
 
     def leaner(self, start: State) -> Iterator[State]:
         """What plain propagation becomes where it gathers arguments that it need not, or reduces sums as they are wanted, as XLA's
@@ -179,9 +179,13 @@ class PlainBounds:
             broadcast = broadcast_args(engine, body)
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
-                yield self.propagate.forwarded(self.module, None, engine.book, seen)[0].state()
+                yield self.propagated_from(seen)
         if broadcast:
-            yield self.propagate.forwarded(self.module, None, engine.book, broadcast, defers=True)[0].state()
+            yield self.propagated_from(broadcast, defers=True)
+
+    def propagated_from(self, seen: Seen, defers: bool = False) -> State:
+        """By plain propagation that sees arguments in other layouts, and may defer sums."""
+        return self.propagate.forwarded(self.module, None, self.engine.book, seen, defers=defers)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""
