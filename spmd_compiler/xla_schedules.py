@@ -24,9 +24,10 @@ WORTH_OF_MANY = 1.1
 def saves_memory(block: Block) -> bool:
     """Whether what each device runs takes less memory by results."""
     block = clone_block(block)
-    worth = WORTH if len(_Kernels(block).ops) < MANY else WORTH_OF_MANY
-    at_once = _peak(block, _at_once)
-    return _peak(block, _by_results) <= worth * at_once
+    kernels = _kernels_in(block)
+    worth = WORTH if len(kernels[block].ops) < MANY else WORTH_OF_MANY
+    at_once = _peak(kernels, _at_once)
+    return _peak(kernels, _by_results) <= worth * at_once
 
 
 class _Kernels:
@@ -87,15 +88,19 @@ def _by_results(kernels: _Kernels) -> list[int]:
     return kernels.visited(lambda i: (-readers[i], -sizes[i]))
 
 
-def _peak(block: Block, order: Order) -> int:
-    _sort(block, order)
+def _kernels_in(block: Block) -> dict[Block, _Kernels]:
+    """Those of the blocks inside, inner ones first, and of the block."""
+    inner = (_kernels_in(region) for op in block.ops for region in op.regions)
+    return {b: kernels for found in inner for b, kernels in found.items()} | {block: _Kernels(block)}
+
+
+def _peak(kernels: dict[Block, _Kernels], order: Order) -> int:
+    _sort(kernels, order)
+    *_, block = kernels
     return peak_bytes(block, set())
 
 
-def _sort(block: Block, order: Order) -> None:
-    """Brings the ops of a block, and of those inside, into an order; what fuses runs with the first kernel that reads it."""
-    for op in block.ops:
-        for region in op.regions:
-            _sort(region, order)
-    kernels = _Kernels(block)
-    block.ops[:] = reached_from(block, [op for i in order(kernels) if (op := kernels.ops[i])])
+def _sort(kernels: dict[Block, _Kernels], order: Order) -> None:
+    """Brings the ops of blocks into an order; what fuses runs with the first kernel that reads it."""
+    for block, made in kernels.items():
+        block.ops[:] = reached_from(block, [op for i in order(made) if (op := made.ops[i])])
