@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .graph import Block, Op
-from .types import TensorType
+from .types import TensorType, Type
 
 
 def _names(text: str, arity: int) -> dict[str, int]:
@@ -100,6 +100,10 @@ def reducer_kind(block: Block) -> str | None:
     (a, b), (x, y) = op.operands, block.args
     if not ((a is x and b is y) or (a is y and b is x)):
         return None
-    type = x.type
+    return combining_kind(op.name, x.type)
+
+
+def combining_kind(name: str, type: Type) -> str | None:
+    """The partial kind ("sum", "max", ...) that an op of two values of a type makes of them, else None."""
     boolean = isinstance(type, TensorType) and type.dtype == "i1"
-    return (_BOOLEAN_REDUCERS if boolean else _REDUCERS).get(op.name)
+    return (_BOOLEAN_REDUCERS if boolean else _REDUCERS).get(name)

@@ -21,6 +21,7 @@ from .optimize import Optimize
 from .propagate import Propagate
 from .simplify import Simplify
 from .sorted_takes import SortedTakes
+from .spread_loops import SpreadLoops
 from .timeline import timeline
 from .transposed_products import TransposedProducts
 from .unflatten import Unflatten
@@ -118,7 +119,8 @@ def compile_module(
         stages |= run(priced(module, hardware), emit[names.index(given) + 1 if given in names else 0 :])
         least = _takes(stages)
     else:
-        prepared = list(run(priced(module, hardware), PREPARE).values())[-1]
+        prepare = (*PREPARE, SpreadLoops(options.sweeps))
+        prepared = list(run(priced(module, hardware), prepare).values())[-1]
         exact = options.search == "ilp"
         found, least = (assign(math.inf, exact), 0) if memory is None else _fitting(assign, memory, exact)
         stages |= found

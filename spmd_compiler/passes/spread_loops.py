@@ -1,0 +1,242 @@
+"""spread_loops: where an array is sharded along the dim that a loop of independent iterations takes slices along, each device
+runs the iterations of the slices that it has.
+
+XLA's partitioners gather such an array, and repeat the loop on every device. Here the arrays enter the loop block by block, over
+the axes that they are sharded over, as they enter a manual region (`open_regions`); what was stacked leaves in blocks, and sums leave
+as partials, to be reduced once. In the loop those axes are used up, the others may shard what is in it. So experts stay where
+they are, and microbatches. It is done where plain search finds that to send no more, and to cost less.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from ..ir.clone import clone_block, inline_block
+from ..ir.graph import Block, Module, Op, Value
+from ..ir.layout import Axes, Layout
+from ..ir.mesh import Mesh
+from ..ir.types import TensorType, Type
+from .builder import Builder, identity_value, is_zeros
+from .chains import Defs
+from .divergence import mark_divergent
+from .estimate import read_in
+from .iterations import PUTS, Iterations, iterations
+from .open_regions import ENTER, LEAVE
+from .propagate import Propagate
+from .simplify import drop_unused
+
+_MANUAL = (ENTER, LEAVE, "manual_computation")
+
+
+@dataclass(frozen=True)
+class SpreadLoops:
+    """sweeps: as of `Propagate`."""
+
+    sweeps: int = 2
+    name: ClassVar[str] = "spread_loops"
+
+    def __call__(self, module: Module) -> Module:
+        if any(op.name in _MANUAL for op in module.main.body.walk()):
+            return module
+        spread = module
+        while (more := self._with_one_more(spread)) is not None:
+            spread = more
+        return spread if spread is not module and self._is_better(spread, module) else module
+
+    def _with_one_more(self, module: Module) -> Module | None:
+        body = clone_block(module.main.body)
+        loops = dict(_loops(body, {}))
+        if not loops:
+            return None
+        copy = module.with_body(body)
+        engine, wanted = Propagate(0).forwarded(copy)
+        layouts = engine.layouts | {v: x for v, x in zip(body.returns, wanted, strict=True) if x is not None}
+        for loop, found in loops.items():
+            arrays = [(loop.operands[k], d) for k, d in found.sliced.items()]
+            arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
+            cut = [layouts[v].dims[d] for v, d in arrays]
+            axes = max((_dividing(x, found.trips, module.mesh) for x in cut), key=module.mesh.axes_size)
+            if module.mesh.axes_size(axes) > 1:
+                _Spread(loop, found, axes, module.mesh).replace_in(body)
+                drop_unused(body)
+                mark_divergent(body, {})
+                return copy
+        return None
+
+    def _is_better(self, spread: Module, module: Module) -> bool:
+        """Than before: no more is sent, and it costs less."""
+        propagate = Propagate(self.sweeps)
+        (there, _), (here, _) = propagate.assigned(spread), propagate.assigned(module)
+        return there.total() < here.total() and there.traffic.sent(there) <= here.traffic.sent(here)
+
+
+def _loops(block: Block, outer: Defs) -> Iterator[tuple[Op, Iterations]]:
+    """The loops of independent iterations, outermost ones, that aren't spread."""
+    defs, used = dict(outer), Counter(read_in(block))
+    for op in block.ops:
+        found = iterations(op, defs, used) if op.name == "while" else None
+        if found is not None and not any(defs[v].name == ENTER for v in op.operands if v in defs):
+            yield op, found
+        elif op.name == "while" and found is None:
+            for region in op.regions:
+                yield from _loops(region, defs)
+        defs.update(dict.fromkeys(op.results, op))
+
+
+def _dividing(axes: Axes, trips: int, mesh: Mesh) -> Axes:
+    """As many of the axes, major ones first, as the iterations can be shared by."""
+    n = len(axes)
+    while n and (trips % mesh.axes_size(axes[:n]) or any(":" in a for a in axes[:n])):
+        n -= 1
+    return tuple(a for a in axes[:n] if mesh.axis_size(a) > 1)
+
+
+class _Spread:
+    """A loop, of which each position on some axes runs its own iterations."""
+
+    def __init__(self, loop: Op, found: Iterations, axes: Axes, mesh: Mesh):
+        self.loop, self.found, self.axes, self.mesh = loop, found, axes, mesh
+        self.trips = found.trips // mesh.axes_size(axes)
+
+    def replace_in(self, body: Block) -> None:
+        """In a program that no one else holds."""
+        for block in _blocks(body):
+            if self.loop in block.ops:
+                at = block.ops.index(self.loop)
+                block.ops[at : at + 1] = self._ops(block)
+                kept = [(self.loop.results[k], self.loop.operands[k]) for k in self._unchanged()]
+                body.replace(dict(kept))
+                return
+
+    def _unchanged(self) -> set[int]:
+        return self.found.uniform | (self.found.sliced.keys() - self.found.stacked)
+
+    def _ops(self, block: Block) -> list[Op]:
+        """What stands in place of the loop, in its block."""
+        loop, found, b = self.loop, self.found, Builder.beside(self.mesh, self.loop)
+        condition, body = loop.regions
+        constants = {v: op for op in block.ops if op.name == "constant" for v in op.results}
+        defined, inside = _defined(loop), dict[Value, Value]()
+
+        def enter(v: Value, layout: Layout) -> Value:
+            attrs = {"outside": layout, "manual_axes": self.axes}
+            return b.op(ENTER, [v], self._local(v.type, layout), attrs)
+
+        for v in dict.fromkeys((*read_in(body), *read_in(condition))):
+            if v in constants:
+                inside[v] = b.op("constant", [], v.type, constants[v].attrs)
+            elif v not in defined:
+                inside[v] = enter(v, Layout.replicated(v.type.rank))
+        kept = [k for k in range(len(body.args)) if k not in found.counters]
+        starts = [
+            self._identity(b, k) if k in found.sums else enter(loop.operands[k], self._layout(k))
+            for k in kept
+        ]
+        counter = cast(TensorType, body.args[min(found.counters)].type)
+        numbers = enter(b.iota(TensorType((found.trips,), counter.dtype), 0), Layout((self.axes,)))
+        zero = b.constant(0, counter)
+        regions = self._condition(counter, starts), self._body(counter, numbers, kept, starts, inside)
+        _, *results = b.multi("while", [zero, *starts], [counter, *(v.type for v in starts)], {}, regions)
+        for k, value in zip(kept, results, strict=True):
+            if k in found.stacked:
+                self._leave(b, value, loop.results[k], self._layout(k))
+            elif k in found.sums:
+                kind, type = found.sums[k], loop.results[k].type
+                partial = tuple((a, kind) for a in sorted(self.axes))
+                layout = Layout.replicated(type.rank).with_partial(partial)
+                if kind == "sum" and is_zeros(block, loop.operands[k]):
+                    self._leave(b, value, loop.results[k], layout)
+                else:
+                    total = self._leave(b, value, Value(type), layout)
+                    b.combine(kind, loop.operands[k], total)
+                    b.block.ops[-1].results = [loop.results[k]]
+        return b.block.ops
+
+    def _layout(self, k: int) -> Layout:
+        """Of what the loop carries, outside."""
+        layout = Layout.replicated(self.loop.operands[k].type.rank)
+        return layout.with_dim(self.found.sliced[k], self.axes) if k in self.found.sliced else layout
+
+    def _local(self, type: Type, layout: Layout) -> Type:
+        sizes = zip(type.shape, layout.dims, strict=True)
+        return cast(TensorType, type).with_shape(tuple(n // self.mesh.axes_size(axes) for n, axes in sizes))
+
+    def _identity(self, b: Builder, k: int) -> Value:
+        type = cast(TensorType, self.loop.operands[k].type)
+        return b.constant(identity_value(self.found.sums[k], type.dtype), type)
+
+    def _leave(self, b: Builder, value: Value, result: Value, layout: Layout) -> Value:
+        b.op(LEAVE, [value], result.type, {"outside": layout, "manual_axes": self.axes})
+        b.block.ops[-1].results = [result]
+        return result
+
+    def _condition(self, counter: TensorType, starts: list[Value]) -> Block:
+        args = [Value(counter), *(Value(v.type) for v in starts)]
+        b = Builder.beside(self.mesh, self.loop)
+        (told,) = self.loop.regions[0].returns
+        test = next(op for op in self.loop.regions[0].ops if told in op.results)
+        goes_on = b.op("compare", [args[0], b.constant(self.trips, counter)], told.type, test.attrs)
+        return Block(args, b.block.ops, [goes_on])
+
+    def _body(
+        self,
+        counter: TensorType,
+        numbers: Value,
+        kept: list[int],
+        starts: list[Value],
+        env: dict[Value, Value],
+    ) -> Block:
+        loop, found, b = self.loop, self.found, Builder.beside(self.mesh, self.loop)
+        old = loop.regions[1]
+        args = [
+            Value(counter),
+            *(Value(v.type, None, old.args[k].name) for k, v in zip(kept, starts, strict=True)),
+        ]
+        row = self._from(b, self.trips, args[0])
+        place = b.op("dynamic_slice", [numbers, row], TensorType((1,), counter.dtype), {"slice_sizes": (1,)})
+        number = self._from(b, found.trips, b.reshape(place, ()))
+        env = env | {old.args[k]: v for k, v in zip(kept, args[1:], strict=True)}
+        env |= {old.args[k]: _converted(b, number, old.args[k].type) for k in found.counters}
+        for op in old.ops:
+            operands = [env.get(v, v) for v in op.operands]
+            if op in found.starts:
+                at = found.starts[op]
+                operands[at] = _converted(b, row, operands[at].type)
+                type = operands[0].type if op.name in PUTS else op.results[0].type
+                env[op.results[0]] = b.op(op.name, operands, type, op.attrs, op.regions)
+            else:
+                inner = Block([], [op], [*op.results])
+                env.update(zip(op.results, inline_block(inner, [], b.block.ops, env), strict=True))
+        more = b.binary("add", args[0], b.constant(1, counter))
+        return Block(args, b.block.ops, [more, *(env[old.returns[k]] for k in kept)])
+
+    def _from(self, b: Builder, count: int, value: Value) -> Value:
+        """The number of a slice among `count`, from that of the iteration, or the other way round."""
+        last = b.constant(count - 1, cast(TensorType, value.type))
+        return b.binary("subtract", last, value) if self.found.backward else value
+
+
+def _converted(b: Builder, value: Value, type: Type) -> Value:
+    """A number in the type of another one, or of an array that holds one."""
+    scalar = TensorType((), cast(TensorType, type).dtype)
+    return b.reshape(value if value.type == scalar else b.op("convert", [value], scalar), type.shape)
+
+
+def _blocks(block: Block) -> Iterator[Block]:
+    yield block
+    for op in block.ops:
+        for region in op.regions:
+            yield from _blocks(region)
+
+
+def _defined(op: Op) -> set[Value]:
+    """In the regions of an op."""
+    found: set[Value] = set()
+    for region in op.regions:
+        for block in _blocks(region):
+            found.update(block.args)
+            found.update(v for inner in block.ops for v in inner.results)
+    return found
