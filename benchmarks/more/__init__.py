@@ -1,7 +1,18 @@
 """More programs of the zoo's kinds, without figures of what a good partitioning sends: XLA's partitioners are what they are
 compared with. `MORE` holds them by name."""
 
-from . import arrays, models, moved, networks, numerics, practice, signals, training
+from . import arrays, loops, models, moved, networks, numerics, practice, signals, training
 from .registry import MORE
 
-__all__ = ["MORE", "arrays", "models", "moved", "networks", "numerics", "practice", "signals", "training"]
+__all__ = [
+    "MORE",
+    "arrays",
+    "loops",
+    "models",
+    "moved",
+    "networks",
+    "numerics",
+    "practice",
+    "signals",
+    "training",
+]
