@@ -1,5 +1,7 @@
 """Loops of independent iterations over sharded slices: each device runs its own."""
 
+from collections import Counter
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -48,7 +50,10 @@ def is_spread(low):
 
 
 def sent(low):
-    return {c.kind: c.bytes_per_device * c.trips for c in low.collectives()}
+    found = Counter()
+    for c in low.collectives():
+        found[c.kind] += c.bytes_per_device * c.trips
+    return found
 
 
 # ------------------------------------------------------------------------------------------------ programs
