@@ -125,6 +125,9 @@ class _Runner:
         command = [sys.executable, "-m", self._sweep.module, "--out", str(out), *self._sweep.arguments, *todo]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         env = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **self._sweep.environment}
+        env.setdefault(
+            "OPENBLAS_NUM_THREADS", "1"
+        )  # more than 64 threads that call it wait for each other forever
         with errors.open("wb") as log:
             process = subprocess.Popen(command, env=env, stderr=log, cwd=ROOT)
         try:
