@@ -16,7 +16,6 @@ from .chains import Defs, fill_of
 from .estimate import read_in, reads
 from .row_lookups import is_below_zero
 
-_CARRIED_ON = ("convert",)  # what a sum may pass through, to its own type
 PUTS = ("dynamic_update_slice", "scatter")
 _MANUAL = COLLECTIVES | {"enter_manual", "leave_manual", "manual_computation", "partition_id", "replica_id"}
 
@@ -42,7 +41,7 @@ def iterations(loop: Op, outer: Defs, used: Counter[Value]) -> Iterations | None
     """What is known of a `while` of independent iterations; None of others. outer: what defines the values in front of it. used:
     how often values are read there."""
     trips = trip_count(loop) or 0
-    if loop.name != "while" or trips < 2 or not all(map(_is_simple, _ops_in(loop))):
+    if trips < 2 or not all(map(_is_simple, _ops_in(loop))):
         return None
     found = _Finder(loop, outer, trips).found()
     if found is not None and any(used[loop.results[k]] for k in found.counters):
@@ -197,7 +196,7 @@ class _Finder:
             op = self.defs.get(value)
             if op is None or self.uses[value] != 1 or op.results[0].type != arg.type:
                 return None
-            if op.name in _CARRIED_ON:
+            if op.name == "convert":  # to its own type
                 (value,) = op.operands
                 continue
             kinds.add(combining_kind(op.name, arg.type))

@@ -59,7 +59,7 @@ class SpreadLoops:
             arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
             cut = [layouts[v].dims[d] for v, d in arrays]
             axes = max((_dividing(x, found.trips, module.mesh) for x in cut), key=module.mesh.axes_size)
-            if module.mesh.axes_size(axes) > 1:
+            if module.mesh.axes_size(axes) > 1 and not _is_asked_to_share(loop, axes):
                 _Spread(loop, found, axes, module.mesh).replace_in(body)
                 drop_unused(body)
                 mark_divergent(body, {})
@@ -92,6 +92,12 @@ def _dividing(axes: Axes, trips: int, mesh: Mesh) -> Axes:
     while n and (trips % mesh.axes_size(axes[:n]) or any(":" in a for a in axes[:n])):
         n -= 1
     return tuple(a for a in axes[:n] if mesh.axis_size(a) > 1)
+
+
+def _is_asked_to_share(loop: Op, axes: Axes) -> bool:
+    """Whether the user asks that devices along some axes share what is in a loop, or have all of it."""
+    asked = [v.layout for r in loop.regions for op in r.walk() if op.name == "relayout" for v in op.results]
+    return any(x is not None and (not x.axes or x.axes & {*axes}) for x in asked)
 
 
 class _Spread:

@@ -268,6 +268,20 @@ def test_more_devices_than_iterations():
     is_right(mapped, low, (x, w))
 
 
+@pytest.mark.parametrize(("spec", "spreads"), [(P("a"), False), (P(), False), (P("b"), True)])
+def test_what_the_user_asks_for_inside_is_kept(spec, spreads):
+    def constrained(x, w):
+        def one(row):
+            return jnp.tanh(lax.with_sharding_constraint(row @ w, spec))
+
+        return lax.map(one, x)
+
+    x, w = W(8, 16, 8), W(8, 8)
+    low = lowered(constrained, (x, w), (P("a"), P()), P("a"))
+    assert is_spread(low) == spreads
+    is_right(mapped, low, (x, w))
+
+
 def test_plain_propagation_has_it_too():
     fun, args, specs, outs, sends = PROGRAMS["experts"]
     assert sent(lowered(fun, args, specs, outs, sweeps=0)) == sends
