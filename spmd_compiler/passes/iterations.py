@@ -25,7 +25,7 @@ class Iterations:
     """Of a loop of `trips` iterations. What it carries, by positions: `counters` from 0 on; values that stay as they are, in
     `uniform`; arrays, and the dim along which each iteration has its slice, in `sliced`, of which `stacked` are written; sums and the
     like in `sums`, by kinds of partials. starts: per op that takes or puts a slice the position among the operands of what tells where.
-    backward: the first iteration has the last slices."""
+    backward: the first iteration has the last slices. in_place: what some put where they read."""
 
     trips: int
     counters: set[int] = field(default_factory=set[int])
@@ -35,6 +35,7 @@ class Iterations:
     sums: dict[int, str] = field(default_factory=dict[int, str])
     starts: dict[Op, int] = field(default_factory=dict[Op, int])
     backward: bool = False
+    in_place: bool = False
 
 
 def iterations(loop: Op, outer: Defs, used: Counter[Value]) -> Iterations | None:
@@ -72,6 +73,11 @@ def _cut(op: Op, array: Value) -> tuple[int, int] | None:
     sizes = (op.results[0] if first == 1 else op.operands[1]).type.shape
     cut = [d for d, (n, size) in enumerate(zip(shape, sizes, strict=True)) if n != size]
     return (cut[0], first + cut[0]) if len(cut) == 1 and sizes[cut[0]] == 1 else None
+
+
+def _combines(put: Op) -> bool:
+    """Whether a scatter combines what it puts with what is there."""
+    return put.name == "scatter" and put.regions[0].returns[0] is not put.regions[0].args[1]
 
 
 class _Finder:
@@ -133,6 +139,7 @@ class _Finder:
                 return False
             self.is_.sliced[k] = dim
             self.is_.stacked.add(k)
+            self.is_.in_place |= len(self.users[arg]) > 1 or _combines(put)
             return True
         kind = self._sum_from(arg, result)
         if kind is not None:

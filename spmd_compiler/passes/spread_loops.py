@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+import numpy as np
+
 from ..ir.clone import clone_block, inline_block
 from ..ir.graph import Block, Module, Op, Value
-from ..ir.layout import Axes, Layout
+from ..ir.layout import Axes, Layout, block_size
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value, is_zeros
@@ -58,7 +60,7 @@ class SpreadLoops:
             arrays = [(loop.operands[k], d) for k, d in found.sliced.items()]
             arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
             cut = [layouts[v].dims[d] for v, d in arrays]
-            axes = max((_dividing(x, found.trips, module.mesh) for x in cut), key=module.mesh.axes_size)
+            axes = max((_shared_over(x, found, module.mesh) for x in cut), key=module.mesh.axes_size)
             if module.mesh.axes_size(axes) > 1 and not _is_asked_to_share(loop, axes):
                 _Spread(loop, found, axes, module.mesh).replace_in(body)
                 drop_unused(body)
@@ -86,12 +88,18 @@ def _loops(block: Block, outer: Defs) -> Iterator[tuple[Op, Iterations]]:
         defs.update(dict.fromkeys(op.results, op))
 
 
-def _dividing(axes: Axes, trips: int, mesh: Mesh) -> Axes:
-    """As many of the axes, major ones first, as the iterations can be shared by."""
-    n = len(axes)
-    while n and (trips % mesh.axes_size(axes[:n]) or any(":" in a for a in axes[:n])):
-        n -= 1
-    return tuple(a for a in axes[:n] if mesh.axis_size(a) > 1)
+def _shared_over(axes: Axes, found: Iterations, mesh: Mesh) -> Axes:
+    """As many of the axes, major ones first, as the iterations can be shared by: evenly, or else so that each position has some, which
+    takes its last one again where it has fewer than others. What is changed in place can't be changed again."""
+    axes = tuple(a for a in axes if mesh.axis_size(a) > 1)
+    whole = next((n for n, a in enumerate(axes) if ":" in a), len(axes))
+    sizes = [(n, mesh.axes_size(axes[:n])) for n in range(whole, 0, -1)]
+    even = next((n for n, size in sizes if found.trips % size == 0), 0)
+    if even or found.in_place:
+        return axes[:even]
+    return axes[
+        : next((n for n, size in sizes if (size - 1) * block_size(found.trips, size) < found.trips), 0)
+    ]
 
 
 def _is_asked_to_share(loop: Op, axes: Axes) -> bool:
@@ -105,7 +113,9 @@ class _Spread:
 
     def __init__(self, loop: Op, found: Iterations, axes: Axes, mesh: Mesh):
         self.loop, self.found, self.axes, self.mesh = loop, found, axes, mesh
-        self.trips = found.trips // mesh.axes_size(axes)
+        self.devices = mesh.axes_size(axes)
+        self.trips = block_size(found.trips, self.devices)
+        self.is_even = self.trips * self.devices == found.trips
 
     def replace_in(self, body: Block) -> None:
         """In a program that no one else holds."""
@@ -142,9 +152,12 @@ class _Spread:
             for k in kept
         ]
         counter = cast(TensorType, body.args[min(found.counters)].type)
-        numbers = enter(b.iota(TensorType((found.trips,), counter.dtype), 0), Layout((self.axes,)))
+        first, count = (
+            b.reshape(enter(b.constant(x, TensorType(x.shape, counter.dtype)), Layout((self.axes,))), ())
+            for x in self._shares()
+        )
         zero = b.constant(0, counter)
-        regions = self._condition(counter, starts), self._body(counter, numbers, kept, starts, inside)
+        regions = self._condition(counter, starts), self._body(first, count, kept, starts, inside)
         _, *results = b.multi("while", [zero, *starts], [counter, *(v.type for v in starts)], {}, regions)
         for k, value in zip(kept, results, strict=True):
             if k in found.stacked:
@@ -161,6 +174,11 @@ class _Spread:
                     b.block.ops[-1].results = [loop.results[k]]
         return b.block.ops
 
+    def _shares(self) -> tuple[np.ndarray, np.ndarray]:
+        """Per position the first of its slices, and how many it has: one at least, see `_shared_over`."""
+        first = np.arange(self.devices) * self.trips
+        return first, np.minimum(self.trips, self.found.trips - first)
+
     def _layout(self, k: int) -> Layout:
         """Of what the loop carries, outside."""
         layout = Layout.replicated(self.loop.operands[k].type.rank)
@@ -168,7 +186,8 @@ class _Spread:
 
     def _local(self, type: Type, layout: Layout) -> Type:
         sizes = zip(type.shape, layout.dims, strict=True)
-        return cast(TensorType, type).with_shape(tuple(n // self.mesh.axes_size(axes) for n, axes in sizes))
+        shape = tuple(block_size(n, self.mesh.axes_size(axes)) for n, axes in sizes)
+        return cast(TensorType, type).with_shape(shape)
 
     def _identity(self, b: Builder, k: int) -> Value:
         type = cast(TensorType, self.loop.operands[k].type)
@@ -188,22 +207,19 @@ class _Spread:
         return Block(args, b.block.ops, [goes_on])
 
     def _body(
-        self,
-        counter: TensorType,
-        numbers: Value,
-        kept: list[int],
-        starts: list[Value],
-        env: dict[Value, Value],
+        self, first: Value, count: Value, kept: list[int], starts: list[Value], env: dict[Value, Value]
     ) -> Block:
+        """first, count: of the slices that a position has. One with fewer than others takes its last one again, for nothing."""
         loop, found, b = self.loop, self.found, Builder.beside(self.mesh, self.loop)
-        old = loop.regions[1]
-        args = [
-            Value(counter),
-            *(Value(v.type, None, old.args[k].name) for k, v in zip(kept, starts, strict=True)),
-        ]
-        row = self._from(b, self.trips, args[0])
-        place = b.op("dynamic_slice", [numbers, row], TensorType((1,), counter.dtype), {"slice_sizes": (1,)})
-        number = self._from(b, found.trips, b.reshape(place, ()))
+        old, counter = loop.regions[1], cast(TensorType, first.type)
+        args = [Value(counter), *(Value(v.type) for v in starts)]
+        one = b.constant(1, counter)
+        last = b.binary("subtract", count, one)
+        row = args[0] if self.is_even else b.binary("minimum", args[0], last)
+        row = b.binary("subtract", last, row) if found.backward else row
+        number = b.binary("add", first, row)
+        if found.backward:
+            number = b.binary("subtract", b.constant(found.trips - 1, counter), number)
         env = env | {old.args[k]: v for k, v in zip(kept, args[1:], strict=True)}
         env |= {old.args[k]: _converted(b, number, old.args[k].type) for k in found.counters}
         for op in old.ops:
@@ -216,13 +232,11 @@ class _Spread:
             else:
                 inner = Block([], [op], [*op.results])
                 env.update(zip(op.results, inline_block(inner, [], b.block.ops, env), strict=True))
-        more = b.binary("add", args[0], b.constant(1, counter))
-        return Block(args, b.block.ops, [more, *(env[old.returns[k]] for k in kept)])
-
-    def _from(self, b: Builder, count: int, value: Value) -> Value:
-        """The number of a slice among `count`, from that of the iteration, or the other way round."""
-        last = b.constant(count - 1, cast(TensorType, value.type))
-        return b.binary("subtract", last, value) if self.found.backward else value
+        results = {k: env[old.returns[k]] for k in kept}
+        if not self.is_even:
+            counts = b.compare("LT", args[0], count)
+            results |= {k: b.select(counts, results[k], env[old.args[k]]) for k in found.sums}
+        return Block(args, b.block.ops, [b.binary("add", args[0], one), *results.values()])
 
 
 def _converted(b: Builder, value: Value, type: Type) -> Value:

@@ -236,6 +236,25 @@ def test_what_is_made_from_nothing_lies_as_it_is_asked_for():
     is_right(rows, low, ())
 
 
+@pytest.mark.parametrize("count", [15, 31])
+@pytest.mark.parametrize(
+    "fun", [numbered, backwards, numbered_backwards, combined, in_place], ids=lambda f: f.__name__
+)
+def test_some_devices_may_have_fewer(fun, count):
+    """Of 15 rows three devices have four, the last one has three; what is changed in place is changed once."""
+    mesh = spmd.create_mesh(MESH, abstract=True)
+    rows = spmd.Layout(["a", None], mesh)
+
+    def program(x):
+        return jax.tree.map(lambda y: y * 1, fun(spmd.relayout(x, rows)))
+
+    x = W(count, 4096)
+    low = spmd.spmd_jit(program, mesh=mesh, in_layouts=None).lower(x)
+    assert is_spread(low) == (fun is not in_place)
+    assert fun is in_place or trips(low) == [-(-count // 4)]
+    is_right(fun, low, (x,))
+
+
 # ------------------------------------------------------------------------------------------------ what stays as it is
 def recurrent(x):
     return lax.scan(lambda c, row: (jnp.tanh(c + row), c), jnp.zeros_like(x[0]), x)
@@ -262,7 +281,7 @@ def test_iterations_that_depend_on_others_stay_in_one_loop(fun):
 
 
 def test_more_devices_than_iterations():
-    x, w = W(6, 16, 8), W(8, 8)
+    x, w = W(3, 16, 8), W(8, 8)
     low = lowered(mapped, (x, w), (P("a"), P()), P("a"))
     assert not is_spread(low)
     is_right(mapped, low, (x, w))
@@ -294,7 +313,7 @@ DTYPES = ["float32", "float64", "bfloat16", "float16", "int32", "complex64"]
 @st.composite
 def drawn(draw):
     sizes = draw(st.sampled_from([(4, 2), (2, 3), (2, 1), (3, 2)]))
-    count = draw(st.sampled_from([2, 4, 6, 8, 12]))
+    count = draw(st.sampled_from([2, 4, 5, 6, 7, 8, 11, 12]))
     dim = draw(st.integers(0, 2))
     shape = [draw(st.integers(1, 5)) for _ in range(3)]
     shape[dim] = count
@@ -313,6 +332,7 @@ def test_generated_loops(case):
 
     def fun(x):
         n = shape[dim]
+        x = x * 2
 
         def body(i, carry):
             at = n - 1 - i if reverse else i
