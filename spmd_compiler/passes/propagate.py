@@ -83,13 +83,8 @@ class Propagate:
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:
-        engine, wanted = self.forwarded(module)
         body, attrs = module.main.body, dict(module.attrs)
-        again = self.sweeps > 0 and len(engine.choices) <= WHOLE  # a larger one takes long to search again
-        bounds = PlainBounds(self, engine, module, engine.state() if again else None)
-        if self.sweeps:
-            self.search(engine, module)
-        bounds.keep()
+        engine, wanted, bounds = self.bounded(module)
         told = bounds.told
         if (room := prices(engine.mesh).room) < math.inf:
             told.append(f"to fit into memory: values in blocks of at most {room:,.0f} bytes, where possible")
@@ -101,6 +96,16 @@ class Propagate:
         done = module.with_body(legalise(engine, body, wanted))
         done.attrs = attrs
         return done
+
+    def bounded(self, module: Module) -> tuple[Engine, list[Layout | None], PlainBounds]:
+        """As `assigned`, within the bounds of plain propagation."""
+        engine, wanted = self.forwarded(module)
+        again = self.sweeps > 0 and len(engine.choices) <= WHOLE  # a larger one takes long to search again
+        bounds = PlainBounds(self, engine, module, engine.state() if again else None)
+        if self.sweeps:
+            self.search(engine, module)
+        bounds.keep()
+        return engine, wanted, bounds
 
     def solved(self, engine: Engine, body: Block, bounds: PlainBounds) -> str:
         """What the exact search tells; what it finds has to keep to the bounds that the default was changed for."""

@@ -4,7 +4,7 @@ runs the iterations of the slices that it has.
 XLA's partitioners gather such an array, and repeat the loop on every device. Here the arrays enter the loop block by block, over
 the axes that they are sharded over, as they enter a manual region (`open_regions`); what was stacked leaves in blocks, and sums leave
 as partials, to be reduced once. In the loop those axes are used up, the others may shard what is in it. So experts stay where
-they are, and microbatches. It is done where plain search finds that to send no more, and to cost less.
+they are, and microbatches. It is done where that sends no more, and costs less.
 """
 
 from __future__ import annotations
@@ -70,8 +70,7 @@ class SpreadLoops:
 
     def _is_better(self, spread: Module, module: Module) -> bool:
         """Than before: no more is sent, and it costs less."""
-        propagate = Propagate(self.sweeps)
-        (there, _), (here, _) = propagate.assigned(spread), propagate.assigned(module)
+        there, here = (Propagate(self.sweeps).bounded(x)[0] for x in (spread, module))
         return there.total() < here.total() and there.traffic.sent(there) <= here.traffic.sent(here)
 
 
