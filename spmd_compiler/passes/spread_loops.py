@@ -75,13 +75,13 @@ class SpreadLoops:
 
 
 def _loops(block: Block, outer: Defs) -> Iterator[tuple[Op, Iterations]]:
-    """The loops of independent iterations, outermost ones, that aren't spread."""
+    """The loops of independent iterations that aren't spread, each before those inside."""
     defs, used = dict(outer), Counter(read_in(block))
     for op in block.ops:
-        found = iterations(op, defs, used) if op.name == "while" else None
-        if found is not None and not any(defs[v].name == ENTER for v in op.operands if v in defs):
-            yield op, found
-        elif op.name == "while" and found is None:
+        if op.name == "while" and not any(defs[v].name == ENTER for v in op.operands if v in defs):
+            found = iterations(op, defs, used)
+            if found is not None:
+                yield op, found
             for region in op.regions:
                 yield from _loops(region, defs)
         defs.update(dict.fromkeys(op.results, op))
@@ -96,9 +96,7 @@ def _shared_over(axes: Axes, found: Iterations, mesh: Mesh) -> Axes:
     even = next((n for n, size in sizes if found.trips % size == 0), 0)
     if even or found.in_place:
         return axes[:even]
-    return axes[
-        : next((n for n, size in sizes if (size - 1) * block_size(found.trips, size) < found.trips), 0)
-    ]
+    return axes[: next((n for n, m in sizes if (m - 1) * block_size(found.trips, m) < found.trips), 0)]
 
 
 def _is_asked_to_share(loop: Op, axes: Axes) -> bool:

@@ -255,6 +255,19 @@ def test_some_devices_may_have_fewer(fun, count):
     is_right(fun, low, (x,))
 
 
+@pytest.mark.parametrize("outer", ["in turn", "by themselves"])
+def test_loops_in_loops(outer):
+    def often(x, w):
+        if outer == "in turn":
+            return lax.fori_loop(0, 3, lambda i, x: mapped(x, w) + i, x)
+        return lax.map(lambda v: mapped(x, v), jnp.stack([w, w + 1]))
+
+    x, w = W(8, 16, 8), W(8, 8)
+    low = lowered(often, (x, w), (P("a"), P()), P("a") if outer == "in turn" else P(None, "a"))
+    assert is_spread(low) and not sent(low)
+    is_right(often, low, (x, w))
+
+
 # ------------------------------------------------------------------------------------------------ what stays as it is
 def recurrent(x):
     return lax.scan(lambda c, row: (jnp.tanh(c + row), c), jnp.zeros_like(x[0]), x)
