@@ -125,9 +125,8 @@ class _Runner:
         command = [sys.executable, "-m", self._sweep.module, "--out", str(out), *self._sweep.arguments, *todo]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         env = {**os.environ, "PYTHONPATH": path, "JAX_PLATFORMS": "cpu", **self._sweep.environment}
-        env.setdefault(
-            "OPENBLAS_NUM_THREADS", "1"
-        )  # more than 64 threads that call it wait for each other forever
+        # Threads of OpenBLAS's own wait for each other forever where more than 64 others call it.
+        env.setdefault("OPENBLAS_NUM_THREADS", "1")
         with errors.open("wb") as log:
             process = subprocess.Popen(command, env=env, stderr=log, cwd=ROOT)
         try:

@@ -88,7 +88,7 @@ class _Opener:
             inner = dict(env)
             for v, outside, layout in zip(body.args, operands, op.attrs["in_layouts"], strict=True):
                 inner[v] = self.enter(op, ops, outside, self.kept(layout), Value(v.type, None, v.name))
-            for v in _captured(body):
+            for v in captured(body):
                 outside = env.get(v, v)
                 inner[v] = self.enter(op, ops, outside, Layout.replicated(v.type.rank), Value(v.type))
             self.copy(body, ops, inner, manual | axes)
@@ -123,7 +123,7 @@ class _Opener:
         return layout.drop([a for a in layout.axes if self.mesh.axis_size(a) == 1])
 
 
-def _captured(block: Block) -> list[Value]:
+def captured(block: Block) -> list[Value]:
     """The values of enclosing blocks that a block uses."""
     used: dict[Value, None] = {}
     made: set[Value] = set()

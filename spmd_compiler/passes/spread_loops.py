@@ -18,7 +18,7 @@ import numpy as np
 
 from ..ir.clone import clone_block, inline_block
 from ..ir.graph import Block, Module, Op, Value
-from ..ir.layout import Axes, Layout, block_size
+from ..ir.layout import Axes, Layout, block_size, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value, is_zeros
@@ -26,7 +26,7 @@ from .chains import Defs
 from .divergence import mark_divergent
 from .estimate import read_in
 from .iterations import PUTS, Iterations, iterations
-from .open_regions import ENTER, LEAVE
+from .open_regions import ENTER, LEAVE, captured
 from .propagate import Propagate
 from .simplify import drop_unused
 
@@ -43,30 +43,35 @@ class SpreadLoops:
     def __call__(self, module: Module) -> Module:
         if any(op.name in _MANUAL for op in module.main.body.walk()):
             return module
-        spread = module
-        while (more := self._with_one_more(spread)) is not None:
-            spread = more
-        return spread if spread is not module and self._is_better(spread, module) else module
+        if next(_loops(module.main.body, {}), None) is None:
+            return module
+        spread, changed = module.with_body(clone_block(module.main.body)), False
+        while self._spreads_one(spread):
+            changed = True
+        return spread if changed and self._is_better(spread, module) else module
 
-    def _with_one_more(self, module: Module) -> Module | None:
-        body = clone_block(module.main.body)
-        loops = dict(_loops(body, {}))
+    def _spreads_one(self, module: Module) -> bool:
+        """Changes a program that no one else holds; whether it did."""
+        body = module.main.body
+        loops = [*_loops(body, {})]
         if not loops:
-            return None
-        copy = module.with_body(body)
-        engine, wanted = Propagate(0).forwarded(copy)
+            return False
+        engine, wanted = Propagate(0).forwarded(module)
         layouts = engine.layouts | {v: x for v, x in zip(body.returns, wanted, strict=True) if x is not None}
-        for loop, found in loops.items():
+        for block, loop, found in loops:
             arrays = [(loop.operands[k], d) for k, d in found.sliced.items()]
             arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
             cut = [layouts[v].dims[d] for v, d in arrays]
             axes = max((_shared_over(x, found, module.mesh) for x in cut), key=module.mesh.axes_size)
             if module.mesh.axes_size(axes) > 1 and not _is_asked_to_share(loop, axes):
-                _Spread(loop, found, axes, module.mesh).replace_in(body)
+                at = block.ops.index(loop)
+                block.ops[at : at + 1] = _Spread(loop, found, axes, module.mesh).ops(block)
+                unchanged = found.uniform | (found.sliced.keys() - found.stacked)
+                body.replace({loop.results[k]: loop.operands[k] for k in unchanged})
                 drop_unused(body)
                 mark_divergent(body, {})
-                return copy
-        return None
+                return True
+        return False
 
     def _is_better(self, spread: Module, module: Module) -> bool:
         """Than before: no more is sent, and it costs less."""
@@ -74,14 +79,14 @@ class SpreadLoops:
         return there.total() < here.total() and there.traffic.sent(there) <= here.traffic.sent(here)
 
 
-def _loops(block: Block, outer: Defs) -> Iterator[tuple[Op, Iterations]]:
-    """The loops of independent iterations that aren't spread, each before those inside."""
+def _loops(block: Block, outer: Defs) -> Iterator[tuple[Block, Op, Iterations]]:
+    """The loops of independent iterations that aren't spread, with the blocks that they are in; each before those inside."""
     defs, used = dict(outer), Counter(read_in(block))
     for op in block.ops:
         if op.name == "while" and not any(defs[v].name == ENTER for v in op.operands if v in defs):
             found = iterations(op, defs, used)
             if found is not None:
-                yield op, found
+                yield block, op, found
             for region in op.regions:
                 yield from _loops(region, defs)
         defs.update(dict.fromkeys(op.results, op))
@@ -114,35 +119,21 @@ class _Spread:
         self.trips = block_size(found.trips, self.devices)
         self.is_even = self.trips * self.devices == found.trips
 
-    def replace_in(self, body: Block) -> None:
-        """In a program that no one else holds."""
-        for block in _blocks(body):
-            if self.loop in block.ops:
-                at = block.ops.index(self.loop)
-                block.ops[at : at + 1] = self._ops(block)
-                kept = [(self.loop.results[k], self.loop.operands[k]) for k in self._unchanged()]
-                body.replace(dict(kept))
-                return
-
-    def _unchanged(self) -> set[int]:
-        return self.found.uniform | (self.found.sliced.keys() - self.found.stacked)
-
-    def _ops(self, block: Block) -> list[Op]:
+    def ops(self, block: Block) -> list[Op]:
         """What stands in place of the loop, in its block."""
         loop, found, b = self.loop, self.found, Builder.beside(self.mesh, self.loop)
         condition, body = loop.regions
         constants = {v: op for op in block.ops if op.name == "constant" for v in op.results}
-        defined, inside = _defined(loop), dict[Value, Value]()
+        inside: dict[Value, Value] = {}
 
         def enter(v: Value, layout: Layout) -> Value:
             attrs = {"outside": layout, "manual_axes": self.axes}
-            return b.op(ENTER, [v], self._local(v.type, layout), attrs)
+            return b.op(ENTER, [v], local_type(v.type, layout, self.mesh), attrs)
 
-        for v in dict.fromkeys((*read_in(body), *read_in(condition))):
-            if v in constants:
-                inside[v] = b.op("constant", [], v.type, constants[v].attrs)
-            elif v not in defined:
-                inside[v] = enter(v, Layout.replicated(v.type.rank))
+        for v in dict.fromkeys((*captured(body), *captured(condition))):
+            made = constants.get(v)
+            whole = Layout.replicated(v.type.rank)
+            inside[v] = enter(v, whole) if made is None else b.op("constant", [], v.type, made.attrs)
         kept = [k for k in range(len(body.args)) if k not in found.counters]
         starts = [
             self._identity(b, k) if k in found.sums else enter(loop.operands[k], self._layout(k))
@@ -180,11 +171,6 @@ class _Spread:
         """Of what the loop carries, outside."""
         layout = Layout.replicated(self.loop.operands[k].type.rank)
         return layout.with_dim(self.found.sliced[k], self.axes) if k in self.found.sliced else layout
-
-    def _local(self, type: Type, layout: Layout) -> Type:
-        sizes = zip(type.shape, layout.dims, strict=True)
-        shape = tuple(block_size(n, self.mesh.axes_size(axes)) for n, axes in sizes)
-        return cast(TensorType, type).with_shape(shape)
 
     def _identity(self, b: Builder, k: int) -> Value:
         type = cast(TensorType, self.loop.operands[k].type)
@@ -240,20 +226,3 @@ def _converted(b: Builder, value: Value, type: Type) -> Value:
     """A number in the type of another one, or of an array that holds one."""
     scalar = TensorType((), cast(TensorType, type).dtype)
     return b.reshape(value if value.type == scalar else b.op("convert", [value], scalar), type.shape)
-
-
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for region in op.regions:
-            yield from _blocks(region)
-
-
-def _defined(op: Op) -> set[Value]:
-    """In the regions of an op."""
-    found: set[Value] = set()
-    for region in op.regions:
-        for block in _blocks(region):
-            found.update(block.args)
-            found.update(v for inner in block.ops for v in inner.results)
-    return found
