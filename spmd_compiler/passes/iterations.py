@@ -125,7 +125,7 @@ class _Finder:
 
     def _finds(self, k: int) -> bool:
         arg, result = self.body.args[k], self.body.returns[k]
-        if result is arg:
+        if self._behind_barriers(result) is arg:
             dim = self._sliced_dim(arg, self.users.get(arg, []))
             if dim is None or self.uses[arg] == 1:
                 self.is_.uniform.add(k)
@@ -145,6 +145,11 @@ class _Finder:
         if kind is not None:
             self.is_.sums[k] = kind
         return kind is not None
+
+    def _behind_barriers(self, value: Value) -> Value:
+        while (op := self.defs.get(value)) is not None and op.name == "optimization_barrier":
+            value = op.operands[op.results.index(value)]
+        return value
 
     def _sliced_dim(self, arg: Value, users: list[Op]) -> int | None:
         """The dim along which each iteration takes its own slices, or puts them there, if that is all that is done with it."""

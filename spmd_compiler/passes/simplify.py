@@ -1,5 +1,5 @@
-"""simplify: inlines calls and the branches that are known to be taken, merges equal pure ops, drops unused ones. The values
-computed stay the same, bit for bit."""
+"""simplify: inlines calls and the branches that are known to be taken, merges equal pure ops, drops unused ones, and converts
+that convert to the type that there is. The values computed stay the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -85,6 +85,9 @@ class _Copier:
             if taken is not None:
                 self.copy(taken.ops, ops, known)
                 env.update(zip(op.results, [env.get(v, v) for v in taken.returns], strict=True))
+                continue
+            if op.name == "convert" and op.results[0].type == operands[0].type:
+                env[op.results[0]] = operands[0]
                 continue
             key = self.key(op, operands)
             hit = known.get(key) if key is not None else None
