@@ -36,6 +36,10 @@ class Work(NamedTuple):
         touched = sum(v.type.nbytes for v in op.operands + op.results)
         return cls(touched, intensity * touched)
 
+    def at_memory_speed(self) -> Work:
+        """The same where nothing else hides what is touched."""
+        return self._replace(flops=self.flops + BUSY * self.touched)
+
 
 @dataclass(frozen=True)
 class Prices:
@@ -88,6 +92,10 @@ class Prices:
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 
 
+OFTEN = 32  # times the largest value that enters or leaves the program, beyond which what an op in a loop touches is work
+BUSY = (
+    1.0  # operations a byte that it touches then: less than on any device, so that bytes come first for long
+)
 EXPANDED = 1 / 16  # operations a byte: slower off the matrix units, and much hides behind memory
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them

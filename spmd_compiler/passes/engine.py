@@ -16,7 +16,8 @@ from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment, Costs
 from .axis_ways import FIXED
-from .cost import prices
+from .cost import OFTEN, prices
+from .estimate import touched
 from .fused_axes import Fusion
 from .loops import assign_branches, assign_loop, assign_manual
 from .memo import Memory, Table
@@ -285,7 +286,8 @@ class Engine(Assignment):
         return self._trips[op]
 
     def weigh(self, block: Block, weight: int) -> None:
-        """Records how often what is inside loops runs."""
+        """Records how often what is inside loops runs, and what touches much by that."""
+        often = OFTEN * prices(self.mesh).stored
         for op in block.ops:
             if op.name in CONTROL_FLOW:
                 inner = weight * self.trips(op) if op.name == "while" else weight
@@ -295,6 +297,8 @@ class Engine(Assignment):
             if weight > 1:
                 self.weights[op] = weight
                 self.weights.update(dict.fromkeys(op.results, weight))
+                if op.name not in CONTROL_FLOW and weight * touched(op) > often:
+                    self.book.busy.add(op)
         if weight > 1:
             self.weights.update(dict.fromkeys(block.args, weight))
 

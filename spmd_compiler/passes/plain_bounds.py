@@ -135,7 +135,7 @@ class PlainBounds:
         if self.sent > NEARLY * self.now.sent:
             return
         total, cost = self.engine.total(), self.seen_in(self.plain, Engine.total)
-        if cost != total and cost <= NEARLY * total and self.takes_more_messages():
+        if cost != total and cost <= SLIGHTLY * total and self.takes_more_messages():
             self.engine.adopt(self.plain)
 
     def takes_more_messages(self) -> bool:

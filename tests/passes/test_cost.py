@@ -40,6 +40,36 @@ def test_work_on_few_pairs_is_repeated():
     assert [c.trips for c in step.lower(x, x).collectives()] == [1]
 
 
+@pytest.mark.parametrize(("n", "messages"), [(64, 1), (1024, 1024)])
+def test_what_loops_do_to_large_arrays_is_spread(n, messages):
+    """All shortest paths: each iteration needs one row. To send each row is twice the bytes of an exchange of all of them
+    beforehand, and more messages; but then each device would do what all do together."""
+
+    def paths(d):
+        return lax.fori_loop(0, n, lambda k, d: jnp.minimum(d, d[:, k][:, None] + d[k]), d)
+
+    mesh = spmd.create_mesh({"a": 8}, abstract=True)
+    step = spmd.spmd_jit(paths, mesh=mesh, in_layouts=P("a"), out_layouts=P("a"))
+    assert [c.trips for c in step.lower(jax.ShapeDtypeStruct((n, n), jnp.float32)).collectives()] == [
+        messages
+    ]
+
+
+def test_no_more_messages_at_equal_bytes():
+    """A sum over the experts, reduced at once rather than scattered and gathered to save some work in between."""
+
+    def attended(latents, x, wq, wk):
+        for _ in range(2):
+            weights = jax.nn.softmax((latents @ wq) @ (x @ wk).transpose(0, 2, 1))
+            latents = latents + weights @ x
+        return latents
+
+    mesh = spmd.create_mesh({"a": 8}, abstract=True)
+    args = [jax.ShapeDtypeStruct(s, jnp.float32) for s in ((4, 32, 64), (4, 1024, 64), (64, 64), (64, 64))]
+    step = spmd.spmd_jit(attended, mesh=mesh, in_layouts=(P(), P(None, "a"), P(), P()), out_layouts=P())
+    assert {c.kind for c in step.lower(*args).collectives()} == {"all_reduce"}
+
+
 def test_sums_that_can_go_together_are_reduced_rather_than_scattered():
     """At equal bytes: one all-reduce for what gradients and loss owe over the batch, as XLA's partitioners have it."""
     step = lowered("dtensor_model_train~5")

@@ -54,3 +54,16 @@ def test_what_data_tells_stays_a_branch():
     text = BRANCHES.format(index=0).replace("%x: f32[4] {-}", "%x: f32[4] {-}, %0: i32[] {}")
     text = "\n".join(line for line in text.splitlines() if "constant" not in line)
     assert [op.name for op in Simplify()(ir.parse(text)).walk()].count("case") == 1
+
+
+def test_what_has_the_type_already_is_not_converted():
+    text = """mesh {a=2}
+func @main(%x: f32[4] {-}) -> (f32[4] {-}) {
+  %0: f32[4] = convert(%x)
+  %1: f64[4] = convert(%0)
+  %2: f32[4] = convert(%1)
+  return %2
+}
+"""
+    module = Simplify()(ir.parse(text))
+    assert [op.name for op in module.walk()] == ["convert", "convert"]

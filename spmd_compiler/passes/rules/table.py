@@ -100,6 +100,9 @@ class RuleBook:
     def __init__(self, like: RuleBook | None = None) -> None:
         self.scalars: dict[Value, Any] = {} if like is None else like.scalars
         self._like = like
+        self.busy: set[Op] = (
+            set() if like is None else like.busy
+        )  # those in loops that touch much, over and over
         self._rules: dict[Any, Rule] = {}
         self._of: dict[Op, Rule] = {}
 
@@ -128,9 +131,12 @@ class RuleBook:
             key = (*key, self._region_key(op))
         if op.name in moving.JOINS:
             key = (*key, tuple(moving.numbers(op)))
+        key = (key, op in self.busy)
         rule = self._rules.get(key)
         if rule is None:
             rule = self._rules[key] = _make(op, self.scalars)
+            if op in self.busy:
+                rule.work = rule.work.at_memory_speed()
         return rule
 
     def _region_key(self, op: Op) -> Any:
