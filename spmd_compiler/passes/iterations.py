@@ -1,5 +1,6 @@
-"""Loops whose iterations don't depend on each other: in each they take their own slices of arrays, put slices of their own into
-others, and add to sums. A `scan` over experts, over microbatches, or over what `jax.lax.map` maps is one, and so is its gradient.
+"""Loops over slices: in each iteration they take their own slices of arrays, put slices of their own into others, and add to
+sums. Where that is all, the iterations don't depend on each other: a `scan` over experts, over microbatches, or over what
+`jax.lax.map` maps is such a loop, and so is its gradient. Others hand a state on.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _MANUAL = COLLECTIVES | {"enter_manual", "leave_manual", "manual_computation", "
 class Iterations:
     """Of a loop of `trips` iterations. What it carries, by positions: `counters` from 0 on; values that stay as they are, in
     `uniform`; arrays, and the dim along which each iteration has its slice, in `sliced`, of which `stacked` are written; sums and the
-    like in `sums`, by kinds of partials. starts: per op that takes or puts a slice the position among the operands of what tells where.
+    like in `sums`, by kinds of partials; in `states` what an iteration makes for the next one. starts: per op that takes or puts a slice the position among the operands of what tells where.
     backward: the first iteration has the last slices. in_place: what some put where they read."""
 
     trips: int
@@ -33,14 +34,15 @@ class Iterations:
     sliced: dict[int, int] = field(default_factory=dict[int, int])
     stacked: set[int] = field(default_factory=set[int])
     sums: dict[int, str] = field(default_factory=dict[int, str])
+    states: set[int] = field(default_factory=set[int])
     starts: dict[Op, int] = field(default_factory=dict[Op, int])
     backward: bool = False
     in_place: bool = False
 
 
 def iterations(loop: Op, outer: Defs, used: Counter[Value]) -> Iterations | None:
-    """What is known of a `while` of independent iterations; None of others. outer: what defines the values in front of it. used:
-    how often values are read there."""
+    """What is known of a `while` over slices; None of others. outer: what defines the values in front of it. used: how often values
+    are read there."""
     trips = trip_count(loop) or 0
     if trips < 2 or not all(map(_is_simple, _ops_in(loop))):
         return None
@@ -101,8 +103,7 @@ class _Finder:
             return None
         if not all(isinstance(v.type, TensorType) for v in body.args):
             return None
-        if not all(self._finds(k) for k in carried if k not in found.counters):
-            return None
+        found.states = {k for k in carried if k not in found.counters and not self._finds(k)}
         if not found.sliced or len(self.backwards) > 1:
             return None
         found.backward = True in self.backwards

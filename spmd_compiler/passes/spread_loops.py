@@ -10,7 +10,7 @@ they are, and microbatches. It is done where that sends no more, and costs less.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
@@ -20,7 +20,7 @@ from ..ir.clone import clone_block, inline_block
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Axes, Layout, block_size, local_type
 from ..ir.mesh import Mesh
-from ..ir.types import TensorType, Type
+from ..ir.types import TensorType
 from .builder import Builder, identity_value, is_zeros
 from .chains import Defs
 from .divergence import mark_divergent
@@ -29,6 +29,7 @@ from .iterations import PUTS, Iterations, iterations
 from .open_regions import ENTER, LEAVE, captured
 from .propagate import Propagate
 from .simplify import drop_unused
+from .split_loops import Split, converted, counting
 
 _MANUAL = (ENTER, LEAVE, "manual_computation")
 
@@ -43,17 +44,30 @@ class SpreadLoops:
     def __call__(self, module: Module) -> Module:
         if any(op.name in _MANUAL for op in module.main.body.walk()):
             return module
-        if next(_loops(module.main.body, {}), None) is None:
-            return module
-        spread, changed = module.with_body(clone_block(module.main.body)), False
-        while self._spreads_one(spread):
-            changed = True
-        return spread if changed and self._is_better(spread, module) else module
+        for splits in (True, False):
+            other = self._changed(module, splits)
+            if other is not None and self._is_better(other, module):
+                return other
+        return module
 
-    def _spreads_one(self, module: Module) -> bool:
-        """Changes a program that no one else holds; whether it did."""
+    def _changed(self, module: Module, splits: bool) -> Module | None:
+        """With loops spread, and before that split; None if there are none to split or spread."""
+        if next(_loops(module.main.body, {}, splits), None) is None:
+            return None
+        module, changed = module.with_body(clone_block(module.main.body)), not splits
+        while splits and self._changes_one(module, _split):
+            changed = True
+        if not changed:
+            return None
+        changed = splits
+        while self._changes_one(module, _spread):
+            changed = True
+        return module if changed else None
+
+    def _changes_one(self, module: Module, change: Change) -> bool:
+        """Changes a loop of a program that no one else holds; whether it did."""
         body = module.main.body
-        loops = [*_loops(body, {})]
+        loops = [*_loops(body, {}, change is _split)]
         if not loops:
             return False
         engine, wanted = Propagate(0).forwarded(module)
@@ -63,32 +77,52 @@ class SpreadLoops:
             arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
             cut = [layouts[v].dims[d] for v, d in arrays]
             axes = max((_shared_over(x, found, module.mesh) for x in cut), key=module.mesh.axes_size)
-            if module.mesh.axes_size(axes) > 1 and not _is_asked_to_share(loop, axes):
+            if module.mesh.axes_size(axes) == 1 or _is_asked_to_share(loop, axes):
+                continue
+            changed = change(loop, found, axes, module.mesh, block)
+            if changed is not None:
+                ops, results = changed
                 at = block.ops.index(loop)
-                block.ops[at : at + 1] = _Spread(loop, found, axes, module.mesh).ops(block)
-                unchanged = found.uniform | (found.sliced.keys() - found.stacked)
-                body.replace({loop.results[k]: loop.operands[k] for k in unchanged})
+                block.ops[at : at + 1] = ops
+                body.replace(results)
                 drop_unused(body)
                 mark_divergent(body, {})
                 return True
         return False
 
-    def _is_better(self, spread: Module, module: Module) -> bool:
+    def _is_better(self, other: Module, module: Module) -> bool:
         """Than before: no more is sent, and it costs less."""
-        there, here = (Propagate(self.sweeps).bounded(x)[0] for x in (spread, module))
+        there, here = (Propagate(self.sweeps).bounded(x)[0] for x in (other, module))
         return there.total() < here.total() and there.traffic.sent(there) <= here.traffic.sent(here)
 
 
-def _loops(block: Block, outer: Defs) -> Iterator[tuple[Block, Op, Iterations]]:
-    """The loops of independent iterations that aren't spread, with the blocks that they are in; each before those inside."""
+Changed = tuple[list[Op], dict[Value, Value]]  # what stands in place of a loop, and instead of results
+Change = Callable[[Op, Iterations, Axes, Mesh, Block], Changed | None]
+
+
+def _split(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, _block: Block) -> Changed | None:
+    split = Split(loop, found, mesh.axes_size(axes), mesh)
+    parts = split.parts()
+    return split.ops(parts) if parts else None
+
+
+def _spread(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, block: Block) -> Changed:
+    unchanged = found.uniform | (found.sliced.keys() - found.stacked)
+    ops = _Spread(loop, found, axes, mesh).ops(block)
+    return ops, {loop.results[k]: loop.operands[k] for k in unchanged}
+
+
+def _loops(block: Block, outer: Defs, states: bool) -> Iterator[tuple[Block, Op, Iterations]]:
+    """The loops over slices that aren't spread, and hand on states or don't, with the blocks that they are in; each before those
+    inside."""
     defs, used = dict(outer), Counter(read_in(block))
     for op in block.ops:
         if op.name == "while" and not any(defs[v].name == ENTER for v in op.operands if v in defs):
             found = iterations(op, defs, used)
-            if found is not None:
+            if found is not None and bool(found.states) == states:
                 yield block, op, found
             for region in op.regions:
-                yield from _loops(region, defs)
+                yield from _loops(region, defs, states)
         defs.update(dict.fromkeys(op.results, op))
 
 
@@ -145,8 +179,12 @@ class _Spread:
             for x in self._shares()
         )
         zero = b.constant(0, counter)
-        regions = self._condition(counter, starts), self._body(first, count, kept, starts, inside)
-        _, *results = b.multi("while", [zero, *starts], [counter, *(v.type for v in starts)], {}, regions)
+        carries = [zero, *starts]
+        regions = (
+            counting(loop, self.trips, carries, self.mesh),
+            self._body(first, count, kept, starts, inside),
+        )
+        _, *results = b.multi("while", carries, [v.type for v in carries], {}, regions)
         for k, value in zip(kept, results, strict=True):
             if k in found.stacked:
                 self._leave(b, value, loop.results[k], self._layout(k))
@@ -181,14 +219,6 @@ class _Spread:
         b.block.ops[-1].results = [result]
         return result
 
-    def _condition(self, counter: TensorType, starts: list[Value]) -> Block:
-        args = [Value(counter), *(Value(v.type) for v in starts)]
-        b = Builder.beside(self.mesh, self.loop)
-        (told,) = self.loop.regions[0].returns
-        test = next(op for op in self.loop.regions[0].ops if told in op.results)
-        goes_on = b.op("compare", [args[0], b.constant(self.trips, counter)], told.type, test.attrs)
-        return Block(args, b.block.ops, [goes_on])
-
     def _body(
         self, first: Value, count: Value, kept: list[int], starts: list[Value], env: dict[Value, Value]
     ) -> Block:
@@ -204,12 +234,12 @@ class _Spread:
         if found.backward:
             number = b.binary("subtract", b.constant(found.trips - 1, counter), number)
         env = env | {old.args[k]: v for k, v in zip(kept, args[1:], strict=True)}
-        env |= {old.args[k]: _converted(b, number, old.args[k].type) for k in found.counters}
+        env |= {old.args[k]: converted(b, number, old.args[k].type) for k in found.counters}
         for op in old.ops:
             operands = [env.get(v, v) for v in op.operands]
             if op in found.starts:
                 at = found.starts[op]
-                operands[at] = _converted(b, row, operands[at].type)
+                operands[at] = converted(b, row, operands[at].type)
                 type = operands[0].type if op.name in PUTS else op.results[0].type
                 env[op.results[0]] = b.op(op.name, operands, type, op.attrs, op.regions)
             else:
@@ -220,9 +250,3 @@ class _Spread:
             counts = b.compare("LT", args[0], count)
             results |= {k: b.select(counts, results[k], env[old.args[k]]) for k in found.sums}
         return Block(args, b.block.ops, [b.binary("add", args[0], one), *results.values()])
-
-
-def _converted(b: Builder, value: Value, type: Type) -> Value:
-    """A number in the type of another one, or of an array that holds one."""
-    scalar = TensorType((), cast(TensorType, type).dtype)
-    return b.reshape(value if value.type == scalar else b.op("convert", [value], scalar), type.shape)
