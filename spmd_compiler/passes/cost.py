@@ -92,7 +92,7 @@ class Prices:
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 
 
-OFTEN = 32  # times the largest value that enters or leaves the program, beyond which what an op in a loop touches is work
+OFTEN = 256  # times the largest value that enters or leaves the program, beyond which what an op in a loop touches is work
 BUSY = (
     1.0  # operations a byte that it touches then: less than on any device, so that bytes come first for long
 )

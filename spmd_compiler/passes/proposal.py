@@ -26,11 +26,11 @@ def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     )
 
 
-def accept_if(engine: Engine, chosen: Chosen, allowed: Callable[[], bool]) -> float:
-    """As `accept`, or no changes at all if the program is not what is allowed then."""
+def accept_if(engine: Engine, chosen: Chosen, allowed: Callable[[float], bool]) -> float:
+    """As `accept`, or no changes at all if that is not allowed, by what they pay and what the program is then."""
     before = {node: now(engine, node) for node in chosen}
     paid = accept(engine, chosen)
-    if not paid or allowed():
+    if not paid or allowed(paid):
         return paid
     for node, choice in before.items():
         engine.change(node, choice)

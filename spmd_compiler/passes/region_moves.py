@@ -55,18 +55,22 @@ def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
 
 
 def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None) -> float:
-    """Moves the regions that pay, until too many don't; how much cheaper the program is."""
-    engine, gain = around.engine, 0.0
+    """Moves the regions that pay, until too many don't; how much cheaper the program is. Those that hardly pay come last: they
+    would be in the way of others from the same values."""
+    engine, gain, later = around.engine, 0.0, list[Region]()
     worthwhile = NEGLIGIBLE * engine.total()
     ops = sum([engine.weights.get(op, 1) for op in engine.choices])
     left = min(ALL, max(LEAST, NODES * ops))
     for region in regions:
-        paid = move_best(engine, region, traffic)
+        part = _best_part(engine, region)
+        paid = _move(engine, part, traffic, worthwhile)
         gain += paid
-        left -= 0 if paid > worthwhile else len(region)
-        if left < 0:
-            break
-    return gain
+        if not paid:
+            later.append(part)
+            left -= len(region)
+            if left < 0:
+                break
+    return gain + sum([_move(engine, part, traffic) for part in later if part])
 
 
 def _most_promising(engine: Engine, dear: Sequence[Value]) -> list[Value]:
@@ -96,10 +100,14 @@ def move_best(engine: Engine, region: Region, traffic: Traffic | None) -> float:
     return _move(engine, _best_part(engine, region), traffic)
 
 
-def _move(engine: Engine, part: Region, traffic: Traffic | None) -> float:
-    """Makes the changes that pay, unless the program then sends more; how much cheaper it is."""
+def _move(engine: Engine, part: Region, traffic: Traffic | None, least: float = 0.0) -> float:
+    """Makes the changes that pay, unless that is too little, or the program then sends more; how much cheaper it is."""
     sent = traffic.sent(engine) if traffic and part else 0.0
-    return accept_if(engine, part, lambda: not traffic or traffic.sent(engine) <= sent + 1e-6)
+
+    def allowed(paid: float) -> bool:
+        return paid > least and (not traffic or traffic.sent(engine) <= sent + 1e-6)
+
+    return accept_if(engine, part, allowed)
 
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:

@@ -24,6 +24,7 @@ from .estimate import flops, reads, touched, walk
 from .iterations import PUTS, Iterations
 from .min_cut import MinCut
 
+LESS = 0.9  # of the bytes that cross, or of the work in the middle
 _FREE = {"broadcast_in_dim", "constant", "convert", "iota", "reshape", "transpose"}  # worth no loop
 
 
@@ -63,14 +64,42 @@ class Split:
 
     # ---------------------------------------------------------------------------------------- which op goes where
     def parts(self) -> Parts | None:
-        """What is worth loops of its own; None if there is nothing."""
-        ahead = self._ahead()
+        """What is worth loops of its own: where clearly less crosses then, or no more and clearly less is done in the middle."""
+        ahead = [v for v in self._ahead() if self._is_more_than_moved([v])]
         behind = self._behind(ahead)
-        if not self._is_work(ahead, []):
-            ahead = []
-        if not self._is_work([v for op in behind for v in reads(op)], ahead):
+        elsewhere = [*ahead, *self.states, *(v for op in self.core for v in op.results)]
+        elsewhere += [v for op in self.late if op not in behind for v in op.results]
+        if not self._is_more_than_moved([v for op in behind for v in reads(op)], elsewhere):
             behind = set[Op]()
-        return Parts(ahead, behind) if ahead or behind else None
+        parts = Parts(ahead, behind)
+        crosses, crossed = self._crossing(parts), self._crossing(Parts([], set[Op]()))
+        middle = self._needed(self._made_in_the_middle(parts), ahead)
+        stays, was = (sum(map(self._work, ops)) for ops in (middle, self.body.ops))
+        return parts if crosses <= LESS * crossed or (crosses <= crossed and stays <= LESS * was) else None
+
+    def _is_more_than_moved(self, values: Iterable[Value], given: Iterable[Value] = ()) -> bool:
+        """Whether it takes work to make values, if some are given."""
+        made = self._needed(values, given)
+        return any(op.name not in _FREE for op in made if op in self.early or op in self.late)
+
+    def _crossing(self, parts: Parts) -> float:
+        """Bytes that the middle gets and makes."""
+        there = {*parts.ahead} | self.slices
+        middle = self._needed(self._made_in_the_middle(parts), there)
+        read = {v for op in middle for v in reads(op)} | {self.body.returns[k] for k in self.found.states}
+        stacked = sum(_bytes(_update(put)) for put in self.puts if put not in parts.behind)
+        return stacked + sum(_bytes(v) for v in read & there) + sum(map(_bytes, self._stacked(parts)))
+
+    def _made_in_the_middle(self, parts: Parts) -> list[Value]:
+        found, ends = self.found, self.puts | self.sums
+        kept = [k for op, k in ends.items() if op not in parts.behind]
+        return [*(self.body.returns[k] for k in (*found.states, *kept)), *self._stacked(parts)]
+
+    def _stacked(self, parts: Parts) -> list[Value]:
+        """What is read behind and made in the middle: the state, and what depends on it."""
+        reading = {v for op in parts.behind for v in reads(op)}
+        made = {v for op in (*self.core, *self.late) if op not in parts.behind for v in op.results}
+        return [v for v in (*self.states, *self.defs) if v in reading and (v in made or v in self.states)]
 
     def _ahead(self) -> list[Value]:
         """What the middle needs of the slices: the values that cross."""
@@ -132,11 +161,6 @@ class Split:
         found = {op for op, variable in behind.items() if variable in ones}
         return found | {p for p in self.puts if self.defs.get(v := _update(p)) in found or self._is_early(v)}
 
-    def _is_work(self, values: Iterable[Value], given: Iterable[Value]) -> bool:
-        """Whether it takes more than moves to make values, in no loop that the state comes through."""
-        made = self._needed(values, [*given, *self.states, *(v for op in self.core for v in op.results)])
-        return any(op.name not in _FREE and (op in self.early or op in self.late) for op in made)
-
     def _work(self, op: Op) -> float:
         """What an op costs in the middle, beside being shared."""
         price, cost = prices(self.mesh), 0.0
@@ -176,22 +200,12 @@ class Split:
         behind = {k for op, k in ends.items() if op in parts.behind}
         middle = sorted((found.states | found.stacked | found.sums.keys()) - behind)
         made = self._loop(b, [], {}, parts.ahead)[1] if parts.ahead else {}
-        late = {v for op in parts.behind for v in op.results}
-        reading = {v for op in parts.behind for v in reads(op) if v not in late and v not in self.body.args}
-        out = [v for v in (*self.states, *self.defs) if self._crosses(v, parts, reading)]
-        results, states = self._loop(b, middle, made, out)
+        results, states = self._loop(b, middle, made, self._stacked(parts))
         if behind:
             results |= self._loop(b, sorted(behind), made | states, [])[0]
         unchanged = found.uniform | (found.sliced.keys() - found.stacked)
         results |= {k: self.loop.operands[k] for k in unchanged}
         return b.block.ops, {self.loop.results[k]: v for k, v in results.items()}
-
-    def _crosses(self, value: Value, parts: Parts, reading: set[Value]) -> bool:
-        """Whether what is behind reads a value that depends on the state, of what is not behind."""
-        if value in self.states:
-            return any(value in reads(op) for op in parts.behind)
-        maker = self.defs[value]
-        return value in reading and maker not in parts.behind and (maker in self.core or maker in self.late)
 
     def _loop(
         self, b: Builder, carries: list[int], given: dict[Value, Value], out: list[Value]
@@ -203,13 +217,12 @@ class Split:
         read = {v for op in needed for v in reads(op)} | {*out} | {old.returns[k] for k in carries}
         arrays = [k for k in sorted(found.sliced.keys() - found.stacked) if old.args[k] in read]
         given = {v: stack for v, stack in given.items() if v in read}
-        number = min(found.counters)
         kept = [*carries, *arrays]
+        counter = cast(TensorType, old.args[min(found.counters)].type)
         empty = [b.constant(0, _stack_of(v, trips)) for v in out]
-        starts = [*(self.loop.operands[k] for k in kept), *given.values(), *empty]
-        counter = old.args[number].type
-        starts.insert(0, b.constant(0, counter))
+        starts = [b.constant(0, counter), *(self.loop.operands[k] for k in kept), *given.values(), *empty]
         args = [Value(v.type) for v in starts]
+        stacks = args[1 + len(kept) :]
         inner = Builder.beside(self.mesh, self.loop)
         place = args[0]
         if found.backward:
@@ -218,27 +231,19 @@ class Split:
         env = dict(zip([old.args[k] for k in kept], args[1:], strict=False))
         env |= {old.args[k]: self.loop.operands[k] for k in found.uniform}
         env |= {old.args[k]: converted(inner, args[0], old.args[k].type) for k in found.counters}
-        stacks = args[1 + len(kept) :]
         for v, stack in zip(given, stacks, strict=False):
             env[v] = inner.reshape(inner.dynamic_slice(stack, 0, place, 1), v.type.shape)
-        for op in old.ops:
-            if op in needed:
-                env.update(
-                    zip(
-                        op.results,
-                        inline_block(Block([], [op], [*op.results]), [], inner.block.ops, env),
-                        strict=True,
-                    )
-                )
-        returns = [env[old.returns[k]] for k in kept] + stacks[: len(given)]
-        for v, stack in zip(out, stacks[len(given) :], strict=True):
-            row = inner.reshape(env[v], (1, *v.type.shape))
-            returns.append(inner.dynamic_update_slice(stack, row, 0, place))
+        wanted = [*(old.returns[k] for k in kept), *out]
+        ops = Block([], [op for op in old.ops if op in needed], wanted)
+        returns = inline_block(ops, [], inner.block.ops, env)
+        rows = [inner.reshape(v, (1, *v.type.shape)) for v in returns[len(kept) :]]
+        put = zip(stacks[len(given) :], rows, strict=True)
+        returns[len(kept) :] = stacks[: len(given)]
+        returns += [inner.dynamic_update_slice(stack, row, 0, place) for stack, row in put]
         returns.insert(0, inner.binary("add", args[0], inner.constant(1, counter)))
         regions = counting(self.loop, trips, args, self.mesh), Block(args, inner.block.ops, returns)
         results = b.multi("while", starts, [v.type for v in starts], {}, regions)[1:]
-        made = results[len(results) - len(out) :] if out else []
-        return dict(zip(carries, results, strict=False)), dict(zip(out, made, strict=True))
+        return dict(zip(carries, results, strict=False)), dict(zip(out, results[-len(out) :], strict=False))
 
 
 def counting(loop: Op, trips: int, carries: list[Value], mesh: Mesh) -> Block:
@@ -247,7 +252,8 @@ def counting(loop: Op, trips: int, carries: list[Value], mesh: Mesh) -> Block:
     b = Builder.beside(mesh, loop)
     (told,) = loop.regions[0].returns
     test = next(op for op in loop.regions[0].ops if told in op.results)
-    goes_on = b.op("compare", [args[0], b.constant(trips, args[0].type)], told.type, test.attrs)
+    end = b.constant(trips, cast(TensorType, args[0].type))
+    goes_on = b.op("compare", [args[0], end], told.type, test.attrs)
     return Block(args, b.block.ops, [goes_on])
 
 

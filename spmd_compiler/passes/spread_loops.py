@@ -55,19 +55,20 @@ class SpreadLoops:
         if next(_loops(module.main.body, {}, splits), None) is None:
             return None
         module, changed = module.with_body(clone_block(module.main.body)), not splits
-        while splits and self._changes_one(module, _split):
+        done = set[Op]()
+        while splits and self._changes_one(module, _split, done):
             changed = True
         if not changed:
             return None
         changed = splits
-        while self._changes_one(module, _spread):
+        while self._changes_one(module, _spread, set[Op]()):
             changed = True
         return module if changed else None
 
-    def _changes_one(self, module: Module, change: Change) -> bool:
-        """Changes a loop of a program that no one else holds; whether it did."""
+    def _changes_one(self, module: Module, change: Change, done: set[Op]) -> bool:
+        """Changes a loop of a program that no one else holds; whether it did. done: those that it has been through."""
         body = module.main.body
-        loops = [*_loops(body, {}, change is _split)]
+        loops = [x for x in _loops(body, {}, change is _split) if x[1] not in done]
         if not loops:
             return False
         engine, wanted = Propagate(0).forwarded(module)
@@ -80,8 +81,10 @@ class SpreadLoops:
             if module.mesh.axes_size(axes) == 1 or _is_asked_to_share(loop, axes):
                 continue
             changed = change(loop, found, axes, module.mesh, block)
+            done.add(loop)
             if changed is not None:
                 ops, results = changed
+                done.update(ops)
                 at = block.ops.index(loop)
                 block.ops[at : at + 1] = ops
                 body.replace(results)
