@@ -45,10 +45,12 @@ REPEATED = 1.25  # times as much work as where it is dear, from which on less of
 HALF = 1 / 2  # of the memory
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
-NEARLY = 1.001  # times as dear, and times as many bytes, that a program may be that takes fewer messages
+NEARLY = 1.001  # times the bytes, and times as dear, that count as the same
 TRADE = 1.2  # of bytes times memory, what they may come to then
 CLOSE = 0.9  # of the bytes that plain propagation sends
-SLIGHTLY = 1.1  # times as dear, in bytes and work, that a program may be that does less work
+SLIGHTLY = (
+    1.1  # times as dear, in bytes and work, that a program may be that does less work or takes fewer messages
+)
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
 
 
@@ -131,7 +133,7 @@ class PlainBounds:
         return False
 
     def lessen_messages(self) -> None:
-        """Goes to plain propagation where that takes fewer messages, and what is there gains next to nothing by more."""
+        """Goes to plain propagation where that takes fewer messages, and what is there sends as much and gains little by more."""
         if self.sent > NEARLY * self.now.sent:
             return
         total, cost = self.engine.total(), self.seen_in(self.plain, Engine.total)

@@ -105,26 +105,24 @@ class Split:
         """What the middle needs of the slices: the values that cross."""
         cut, early = MinCut(), [op for op in self.early if op in self.wanted]
         inside = {op: cut.variable() for op in early}  # 1 in the middle
+        fixed = {v for op in self.core for v in reads(op)} | {self.body.returns[k] for k in self.found.states}
+        crossing = {
+            v: cut.variable() for op in early for v in reads(op) if self._is_early(v) and v not in fixed
+        }
         for op, variable in inside.items():
             cut.one(variable, self._work(op))
             for v in reads(op):
-                if v in self.defs and self.defs[v] in inside:
-                    cut.never(variable, inside[self.defs[v]])
-        fixed = {v for op in self.core for v in reads(op)} | {self.body.returns[k] for k in self.found.states}
-        crossing = {v: cut.variable() for op in early for v in reads(op) if self._is_early(v)}
-        for op, variable in inside.items():
-            for v in reads(op):
                 if v in crossing:
                     cut.never(crossing[v], variable)
-        for v in dict.fromkeys([*crossing, *fixed]):
-            maker = inside.get(self.defs.get(v))  # type: ignore[arg-type]
-            if v in fixed and maker is not None:
-                cut.one(maker, -_bytes(v))
-            elif v in crossing and v not in fixed:
-                if maker is None:
-                    cut.one(crossing[v], _bytes(v))
-                else:
-                    cut.ordered(maker, crossing[v], _bytes(v))
+                if (maker := self.defs.get(v)) in inside:
+                    cut.never(variable, inside[maker])
+            for v in op.results:
+                if v in fixed:
+                    cut.one(variable, -_bytes(v))
+                elif v in crossing:
+                    cut.ordered(variable, crossing[v], _bytes(v))
+        for v in crossing.keys() & self.slices:
+            cut.one(crossing[v], _bytes(v))
         ones = cut.solve()
         middle = {op for op, variable in inside.items() if variable in ones}
         read = fixed | {v for op in middle for v in reads(op)}
@@ -146,17 +144,17 @@ class Split:
                 if maker in behind:
                     cut.never(variable, behind[maker])
                 if maker in behind or maker in self.core or v in self.states:
-                    cut.never(crossing.setdefault(v, cut.variable()), variable)
+                    if v not in crossing:
+                        crossing[v] = cut.variable()
+                    cut.never(crossing[v], variable)
         for v, variable in crossing.items():
-            maker = self.defs.get(v)
-            if maker in behind:
+            if (maker := self.defs.get(v)) in behind:
                 cut.ordered(behind[maker], variable, _bytes(v))
             else:
                 cut.one(variable, _bytes(v))
         for put in self.puts:
-            for v in put.operands:
-                if (maker := self.defs.get(v)) in behind:
-                    cut.one(behind[maker], -_bytes(v))
+            if (maker := self.defs.get(_update(put))) in behind:
+                cut.one(behind[maker], -_bytes(_update(put)))
         ones = cut.solve()
         found = {op for op, variable in behind.items() if variable in ones}
         return found | {p for p in self.puts if self.defs.get(v := _update(p)) in found or self._is_early(v)}

@@ -104,6 +104,8 @@ Change = Callable[[Op, Iterations, Axes, Mesh, Block], Changed | None]
 
 
 def _split(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, _block: Block) -> Changed | None:
+    if found.in_place:
+        return None  # what is read there may have been put there
     split = Split(loop, found, mesh.axes_size(axes), mesh)
     parts = split.parts()
     return split.ops(parts) if parts else None

@@ -116,6 +116,20 @@ def test_where_everything_needs_the_state_it_stays_one_loop(fun):
     is_right(scanned, low, (x,))
 
 
+def test_what_is_changed_in_place_stays_one_loop():
+    def updated(x, w):
+        def step(i, carry):
+            state, x = carry
+            state = 0.5 * state + jnp.tanh(x[i] @ w @ w.T)
+            return state, x.at[i].add(state)
+
+        return lax.fori_loop(0, len(x), step, (jnp.zeros_like(x[0]), x))[1]
+
+    low = lowered(updated, (X, SQUARE), (P("a"), P()), P("a"))
+    assert trips(low) == [8]
+    is_right(updated, low, (X, SQUARE))
+
+
 # ------------------------------------------------------------------------------------------------ generated
 EARLY = [lambda x, i: x, lambda x, i: x * 2, lambda x, i: x @ x.T @ x, lambda x, i: x + i.astype(x.dtype)]
 CORE = [lambda h, e: h + e, lambda h, e: e - h, lambda h, e: jnp.maximum(h, e), lambda h, e: e]
