@@ -80,6 +80,7 @@ def _with_regions(straight: Kinds) -> list[tuple[Kind, float]]:
     return [
         *straight,
         (partial(control.loop, fill=inside), 1),
+        (partial(control.scan, fill=inside), 1),
         (partial(control.branch, fill=inside), 1),
         (partial(control.call, fill=inside), 0.5),
     ]

@@ -58,6 +58,55 @@ def loop(s: Scope, fill: Fill) -> None:
     s.multi("while", [start, *carried], types, bounds, {}, (condition.block, inner.block))
 
 
+def scan(s: Scope, fill: Fill) -> None:
+    """A loop over the slices of a value along a dim, forwards or backwards, which stacks what it makes of them, adds it up, or
+    makes a state for the next one."""
+    x = None if s.depth else s.pick(lambda v: max(v.type.shape, default=0) > 1)
+    if x is None:
+        return
+    dim = s.rng.choice([d for d, n in enumerate(x.type.shape) if n > 1])
+    trips, states = x.type.shape[dim], _carried(s) if s.rng.random() < 0.5 else []
+    inner = _inner(s, [Value(v.type) for v in (Value(_COUNT), x, *states)], s.values[-4:])
+    body = inner.block
+    count, whole = body.args[:2]
+    inner.values.remove(whole)
+    inner.bound |= {count: float(trips), whole: s.bound[x]}
+    zero, at = inner.scalar("i32", 0), count
+    if s.rng.random() < 0.3:
+        at = inner.op("subtract", [inner.scalar("i32", trips - 1), count], _COUNT, trips)
+    sizes = (*x.type.shape[:dim], 1, *x.type.shape[dim + 1 :])
+    starts = [at if d == dim else zero for d in range(len(sizes))]
+    row = TensorType(sizes, x.type.dtype)
+    piece = inner.op("dynamic_slice", [whole, *starts], row, s.bound[x], {"slice_sizes": sizes})
+    inner.op("reshape", [piece], TensorType(sizes[:dim] + sizes[dim + 1 :], x.type.dtype), inner.bound[piece])
+    fill(inner, len(body.ops) + s.rng.randint(2, 8))
+    following = inner.op("add", [count, inner.scalar("i32", 1)], _COUNT, trips)
+    body.returns = [following, whole, *(_returned(inner, v) for v in body.args[2:])]
+    first, bounds = [s.scalar("i32", 0), x, *states], [float(trips), s.bound[x], *(4.0 for _ in states)]
+    made = [v for v in inner.values if v.type.dtype in NUMBERS]
+    for stacks in [True, False] if s.rng.random() < 0.5 else [s.rng.random() < 0.7]:
+        v = inner.tame(s.rng.choice(made))
+        shape = (trips, *v.type.shape) if stacks else v.type.shape
+        type = TensorType(shape, v.type.dtype)
+        carry, result = Value(type), Value(type)
+        if stacks:
+            one = Value(TensorType((1, *v.type.shape), v.type.dtype))
+            places = [at, *(zero for _ in v.type.shape)]
+            body.ops.append(Op("reshape", [v], [one], {}))
+            body.ops.append(Op("dynamic_update_slice", [carry, one, *places], [result], {}))
+        else:
+            body.ops.append(Op("add", [carry, v], [result], {}))
+        first.append(s.constant(np.zeros(()), type))
+        bounds.append(3.0 if stacks else 3.0 * trips)
+        body.args.append(carry)
+        body.returns.append(result)
+    condition = _inner(s, [Value(v.type) for v in body.args], [])
+    test, going = comparison("LT", condition.block.args[0], condition.scalar("i32", trips))
+    condition.block.ops.append(test)
+    condition.block.returns = [going]
+    s.multi("while", first, [v.type for v in first], bounds, {}, (condition.block, body))
+
+
 def _any(s: Scope, x: Value) -> Value:
     """Whether some element is larger than the one of a constant."""
     assert isinstance(x.type, TensorType)
