@@ -46,31 +46,38 @@ NODES, LEAST, ALL = 2, 2000, 3200  # of all regions that don't pay: per op that 
 
 def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
     """Moves regions so that the program gets cheaper. Returns by how much. traffic: no region may move that sends more."""
+    before, worthwhile = engine.state(), NEGLIGIBLE * engine.total()
+    gain = _moves(engine, traffic, worthwhile, 0.0)
+    if 0 < gain <= worthwhile:  # what hardly pays is in the way of other regions from the same values
+        engine.restore(before)
+        gain = _moves(engine, traffic, worthwhile, worthwhile)
+    return gain
+
+
+def _moves(engine: Engine, traffic: Traffic | None, worthwhile: float, least: float) -> float:
+    """As `region_moves`, if that pays more than the `least`."""
     dear = _most_promising(engine, dear_values(engine, REPEATED * LOOKED_AT))
     if not dear:
         return 0.0
     around = Around(engine)
     kinds = _regions(around, dear), _behind_users(around, dear)
-    return sum([_move_all(around, _distinct(regions), traffic) for regions in kinds])
+    return sum([_move_all(around, _distinct(regions), traffic, worthwhile, least) for regions in kinds])
 
 
-def _move_all(around: Around, regions: Iterable[Region], traffic: Traffic | None) -> float:
-    """Moves the regions that pay, until too many don't; how much cheaper the program is. Those that hardly pay come last: they
-    would be in the way of others from the same values."""
-    engine, gain, later = around.engine, 0.0, list[Region]()
-    worthwhile = NEGLIGIBLE * engine.total()
+def _move_all(
+    around: Around, regions: Iterable[Region], traffic: Traffic | None, worthwhile: float, least: float
+) -> float:
+    """Moves the regions that pay, until too many don't; how much cheaper the program is."""
+    engine, gain = around.engine, 0.0
     ops = sum([engine.weights.get(op, 1) for op in engine.choices])
     left = min(ALL, max(LEAST, NODES * ops))
     for region in regions:
-        part = _best_part(engine, region)
-        paid = _move(engine, part, traffic, worthwhile)
+        paid = move_best(engine, region, traffic, least)
         gain += paid
-        if not paid:
-            later.append(part)
-            left -= len(region)
-            if left < 0:
-                break
-    return gain + sum([_move(engine, part, traffic) for part in later if part])
+        left -= 0 if paid > worthwhile else len(region)
+        if left < 0:
+            break
+    return gain
 
 
 def _most_promising(engine: Engine, dear: Sequence[Value]) -> list[Value]:
@@ -95,13 +102,10 @@ def _distinct(regions: Iterable[Region]) -> Iterator[Region]:
             yield region
 
 
-def move_best(engine: Engine, region: Region, traffic: Traffic | None) -> float:
-    """Moves the part of a region that should; how much cheaper the program is."""
-    return _move(engine, _best_part(engine, region), traffic)
-
-
-def _move(engine: Engine, part: Region, traffic: Traffic | None, least: float = 0.0) -> float:
-    """Makes the changes that pay, unless that is too little, or the program then sends more; how much cheaper it is."""
+def move_best(engine: Engine, region: Region, traffic: Traffic | None, least: float = 0.0) -> float:
+    """Moves the part of a region that should, if that pays more than the `least`, and the program doesn't send more then; how much
+    cheaper it is."""
+    part = _best_part(engine, region)
     sent = traffic.sent(engine) if traffic and part else 0.0
 
     def allowed(paid: float) -> bool:
