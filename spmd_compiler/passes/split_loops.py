@@ -162,7 +162,7 @@ class Split:
     def _work(self, op: Op) -> float:
         """What an op costs in the middle, beside being shared."""
         price, cost = prices(self.mesh), 0.0
-        for inner, trips in walk(Block([], [op], [])):
+        for inner, trips in walk(Block([], [op] if op.name not in _FREE else [], [])):
             cost += trips * (price.flop * flops(inner) + price.touch * touched(inner))
         return cost * (1 - 1 / self.devices)
 
