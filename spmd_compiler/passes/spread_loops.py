@@ -4,7 +4,8 @@ runs the iterations of the slices that it has.
 XLA's partitioners gather such an array, and repeat the loop on every device. Here the arrays enter the loop block by block, over
 the axes that they are sharded over, as they enter a manual region (`open_regions`); what was stacked leaves in blocks, and sums leave
 as partials, to be reduced once. In the loop those axes are used up, the others may shard what is in it. So experts stay where
-they are, and microbatches. It is done where that sends no more, and costs less.
+they are, and microbatches. Of loops that hand a state on what doesn't need it is split off before (`split_loops`). Both is done
+where that sends no more, and costs less.
 """
 
 from __future__ import annotations
@@ -54,19 +55,20 @@ class SpreadLoops:
         """With loops spread, and before that split; None if there are none to split or spread."""
         if next(_loops(module.main.body, {}, splits), None) is None:
             return None
-        module, changed = module.with_body(clone_block(module.main.body)), not splits
-        done = set[Op]()
-        while splits and self._changes_one(module, _split, done):
-            changed = True
-        if not changed:
+        module = module.with_body(clone_block(module.main.body))
+        if splits and not self._change(module, _split):
             return None
-        changed = splits
-        while self._changes_one(module, _spread, set[Op]()):
+        return module if self._change(module, _spread) else None
+
+    def _change(self, module: Module, change: Change) -> bool:
+        """Changes what loops can be of a program that no one else holds; whether there were any."""
+        done, changed = set[Op](), False
+        while self._changes_one(module, change, done):
             changed = True
-        return module if changed else None
+        return changed
 
     def _changes_one(self, module: Module, change: Change, done: set[Op]) -> bool:
-        """Changes a loop of a program that no one else holds; whether it did. done: those that it has been through."""
+        """Changes a loop that isn't `done`; whether there was one. Those that it has been through, and made, are."""
         body = module.main.body
         loops = [x for x in _loops(body, {}, change is _split) if x[1] not in done]
         if not loops:
@@ -78,12 +80,12 @@ class SpreadLoops:
             arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
             cut = [layouts[v].dims[d] for v, d in arrays]
             axes = max((_shared_over(x, found, module.mesh) for x in cut), key=module.mesh.axes_size)
-            if module.mesh.axes_size(axes) == 1 or _is_asked_to_share(loop, axes):
+            if module.mesh.axes_size(axes) == 1:
                 continue
-            changed = change(loop, found, axes, module.mesh, block)
+            instead = change(loop, found, axes, module.mesh, block)
             done.add(loop)
-            if changed is not None:
-                ops, results = changed
+            if instead is not None:
+                ops, results = instead
                 done.update(ops)
                 at = block.ops.index(loop)
                 block.ops[at : at + 1] = ops
@@ -99,11 +101,11 @@ class SpreadLoops:
         return there.total() < here.total() and there.traffic.sent(there) <= here.traffic.sent(here)
 
 
-Changed = tuple[list[Op], dict[Value, Value]]  # what stands in place of a loop, and instead of results
-Change = Callable[[Op, Iterations, Axes, Mesh, Block], Changed | None]
+Instead = tuple[list[Op], dict[Value, Value]]  # what stands in place of a loop, and of its results
+Change = Callable[[Op, Iterations, Axes, Mesh, Block], Instead | None]
 
 
-def _split(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, _block: Block) -> Changed | None:
+def _split(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, _block: Block) -> Instead | None:
     if found.in_place:
         return None  # what is read there may have been put there
     split = Split(loop, found, mesh.axes_size(axes), mesh)
@@ -111,7 +113,9 @@ def _split(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, _block: Block) -
     return split.ops(parts) if parts else None
 
 
-def _spread(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, block: Block) -> Changed:
+def _spread(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, block: Block) -> Instead | None:
+    if _is_asked_to_share(loop, axes):
+        return None
     unchanged = found.uniform | (found.sliced.keys() - found.stacked)
     ops = _Spread(loop, found, axes, mesh).ops(block)
     return ops, {loop.results[k]: loop.operands[k] for k in unchanged}
