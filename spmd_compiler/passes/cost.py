@@ -93,9 +93,7 @@ class Prices:
 
 
 OFTEN = 256  # times the largest value that enters or leaves the program, beyond which what an op in a loop touches is work
-BUSY = (
-    1.0  # operations a byte that it touches then: less than on any device, so that bytes come first for long
-)
+BUSY = 1.0  # operations a byte that it touches then: far less than on any device, as bytes come first
 EXPANDED = 1 / 16  # operations a byte: slower off the matrix units, and much hides behind memory
 CRAMPED = 256.0  # a byte of a block that is larger than there is room for
 FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory when XLA has fused them

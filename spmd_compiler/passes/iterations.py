@@ -25,8 +25,9 @@ _MANUAL = COLLECTIVES | {"enter_manual", "leave_manual", "manual_computation", "
 class Iterations:
     """Of a loop of `trips` iterations. What it carries, by positions: `counters` from 0 on; values that stay as they are, in
     `uniform`; arrays, and the dim along which each iteration has its slice, in `sliced`, of which `stacked` are written; sums and the
-    like in `sums`, by kinds of partials; in `states` what an iteration makes for the next one. starts: per op that takes or puts a slice the position among the operands of what tells where.
-    backward: the first iteration has the last slices. in_place: what some put where they read."""
+    like in `sums`, by kinds of partials; in `states` what an iteration makes for the next one. starts: per op that takes or puts
+    a slice the position among the operands of what tells where. backward: the first iteration has the last slices. in_place: what
+    some put where they read."""
 
     trips: int
     counters: set[int] = field(default_factory=set[int])
@@ -135,8 +136,8 @@ class _Finder:
             return True
         put = self.defs.get(result)
         if put is not None and put.name in PUTS and put.operands[0] is arg:
-            dim = self._sliced_dim(arg, self.users[arg])
-            if dim is None or self.uses[result] != 1:
+            dim = self._sliced_dim(arg, self.users[arg]) if self.uses[result] == 1 else None
+            if dim is None:
                 return False
             self.is_.sliced[k] = dim
             self.is_.stacked.add(k)

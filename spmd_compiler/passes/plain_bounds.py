@@ -48,9 +48,7 @@ HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times the bytes, and times as dear, that count as the same
 TRADE = 1.2  # of bytes times memory, what they may come to then
 CLOSE = 0.9  # of the bytes that plain propagation sends
-SLIGHTLY = (
-    1.1  # times as dear, in bytes and work, that a program may be that does less work or takes fewer messages
-)
+SLIGHTLY = 1.1  # times as dear, in bytes and work, that less work or fewer messages may be
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
 
 

@@ -145,9 +145,18 @@ def test_what_is_changed_in_place_stays_one_loop():
 
         return lax.fori_loop(0, len(x), step, (jnp.zeros_like(x[0]), x))[1]
 
-    low = lowered(updated, (X, SQUARE), (P("a"), P()), P("a"))
-    assert trips(low) == [8]
-    is_right(updated, low, (X, SQUARE))
+    def read_again(x, w):
+        def step(i, carry):
+            state, out = carry
+            out = out.at[i].set(jnp.tanh(x[i] @ w @ w.T) + state)
+            return 0.5 * state + out.sum(0), out
+
+        return lax.fori_loop(0, len(x), step, (jnp.zeros_like(x[0]), jnp.zeros_like(x)))
+
+    for fun, outs in ((updated, P("a")), (read_again, (P(), P("a")))):
+        low = lowered(fun, (X, SQUARE), (P("a"), P()), outs)
+        assert 8 in trips(low)
+        is_right(fun, low, (X, SQUARE))
 
 
 # ------------------------------------------------------------------------------------------------ generated

@@ -100,9 +100,7 @@ class RuleBook:
     def __init__(self, like: RuleBook | None = None) -> None:
         self.scalars: dict[Value, Any] = {} if like is None else like.scalars
         self._like = like
-        self.busy: set[Op] = (
-            set() if like is None else like.busy
-        )  # those in loops that touch much, over and over
+        self.busy: set[Op] = set() if like is None else like.busy  # in loops, touching much over and over
         self._rules: dict[Any, Rule] = {}
         self._of: dict[Op, Rule] = {}
 
