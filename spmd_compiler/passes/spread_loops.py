@@ -21,6 +21,7 @@ from ..ir.clone import clone_block, inline_block
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Axes, Layout, block_size, local_type
 from ..ir.mesh import Mesh
+from ..ir.optable import ELEMENTWISE
 from ..ir.types import TensorType
 from .builder import Builder, identity_value, is_zeros
 from .chains import Defs
@@ -71,14 +72,15 @@ class SpreadLoops:
         """Changes a loop that isn't `done`; whether there was one. Those that it has been through, and made, are."""
         body = module.main.body
         loops = [x for x in _loops(body, {}, change is _split) if x[1] not in done]
-        if not loops:
+        defs = {v: op for op in body.ops for v in op.results}
+        if not any(
+            _may_be_cut(v, d, body, defs) for _, loop, found in loops for v, d in _arrays(loop, found)
+        ):
             return False
         engine, wanted = Propagate(0).forwarded(module)
         layouts = engine.layouts | {v: x for v, x in zip(body.returns, wanted, strict=True) if x is not None}
         for block, loop, found in loops:
-            arrays = [(loop.operands[k], d) for k, d in found.sliced.items()]
-            arrays += [(loop.results[k], found.sliced[k]) for k in found.stacked]
-            cut = [layouts[v].dims[d] for v, d in arrays]
+            cut = [layouts[v].dims[d] for v, d in _arrays(loop, found)]
             axes = max((_shared_over(x, found, module.mesh) for x in cut), key=module.mesh.axes_size)
             if module.mesh.axes_size(axes) == 1:
                 continue
@@ -133,6 +135,35 @@ def _loops(block: Block, outer: Defs, states: bool) -> Iterator[tuple[Block, Op,
             for region in op.regions:
                 yield from _loops(region, defs, states)
         defs.update(dict.fromkeys(op.results, op))
+
+
+def _arrays(loop: Op, found: Iterations) -> list[tuple[Value, int]]:
+    """What a loop takes slices of, and puts them into, with the dims."""
+    taken = [(loop.operands[k], d) for k, d in found.sliced.items()]
+    return taken + [(loop.results[k], found.sliced[k]) for k in found.stacked]
+
+
+def _may_be_cut(value: Value, dim: int, body: Block, defs: Defs) -> bool:
+    """Whether a value could lie in blocks along a dim, by what it is made of: no where that is told at once."""
+    todo, seen = [value], set[Value]()
+    while todo:
+        v = todo.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        op = defs.get(v)
+        if v in body.returns or (op is None and v not in body.args):
+            return True
+        if op is None or op.name == "relayout":
+            if v.layout is None or v.layout.dims[dim]:
+                return True
+        elif op.name in ELEMENTWISE:
+            todo += op.operands
+        elif op.name == "while":  # as what it takes slices of
+            todo += [w for w in op.operands if w.type.shape[dim : dim + 1] == v.type.shape[dim : dim + 1]]
+        elif op.name != "constant" and any(w.type.rank for w in op.operands):
+            return True
+    return False
 
 
 def _shared_over(axes: Axes, found: Iterations, mesh: Mesh) -> Axes:
