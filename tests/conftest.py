@@ -1,11 +1,16 @@
-"""8 virtual CPU devices, before JAX starts; and the option to run a share of the cases of each test."""
+"""8 virtual CPU devices, before JAX starts; generated examples may take their time; and the option to run a share of the cases of each
+test."""
 
 from collections import Counter
+
+from hypothesis import settings
 
 import spmd_compiler as spmd
 from tests import share
 
 spmd.configure_virtual_cpus(8)
+settings.register_profile("timeless", deadline=None)
+settings.load_profile("timeless")
 
 
 def pytest_addoption(parser):
