@@ -9,6 +9,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 from benchmarks.zoo.common import W, ids, ln, sgd_step
+from benchmarks.zoo.conv import conv
 from benchmarks.zoo.registry import A8
 
 from .registry import program
@@ -60,12 +61,6 @@ def shifted_windows(x, w):
 
     x = x + windows(x)
     return x + jnp.roll(windows(jnp.roll(x, (-4, -4), (1, 2))), (4, 4), (1, 2))
-
-
-def conv(x, w, stride=1):
-    return lax.conv_general_dilated(
-        x, w, (stride, stride), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
 
 
 def unet(ws, x):

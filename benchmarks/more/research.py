@@ -195,16 +195,18 @@ program(
     P("fsdp"),
     1e-2,
 )
+
+
+def _moments(r):
+    p, moments = W(r, 512, 512), r.randint(-127, 127, (1024, 256)).astype(np.int8)
+    return p, moments, np.full(1024, 1e-3, np.float32), W(r, 512, 512)
+
+
 program(
     "adam8bit",
     F8,
     adam8bit,
-    lambda r: (
-        W(r, 512, 512),
-        r.randint(-127, 127, (1024, 256)).astype(np.int8),
-        np.full(1024, 1e-3, np.float32),
-        W(r, 512, 512),
-    ),
+    _moments,
     (P("fsdp"),) * 4,
     P("fsdp"),
 )
@@ -212,12 +214,7 @@ program(
     "adam8bit_2d",
     AB,
     adam8bit,
-    lambda r: (
-        W(r, 512, 512),
-        r.randint(-127, 127, (1024, 256)).astype(np.int8),
-        np.full(1024, 1e-3, np.float32),
-        W(r, 512, 512),
-    ),
+    _moments,
     (P("a", "b"), P(("a", "b")), P(("a", "b")), P("a", "b")),
     (P("a", "b"), P(("a", "b")), P(("a", "b"))),
 )

@@ -35,7 +35,7 @@ def take_within(engine: Engine, other: State, bound: Callable[[], bool]) -> None
     while todo:
         groups = todo.pop()
         chosen = {node: region[node] for group in groups for node in group}
-        if not accept_if(engine, chosen, lambda _: bound()) and len(groups) > 1:
+        if not accept_if(engine, chosen, bound) and len(groups) > 1:
             half = len(groups) // 2
             todo += groups[half:], groups[:half]
     engine.moved()

@@ -15,6 +15,7 @@ from ..ir.trips import trip_count
 from ..ir.types import TensorType, numpy_dtype
 from .chains import Defs, fill_of
 from .estimate import read_in, reads
+from .post_order import makers
 from .row_lookups import is_below_zero
 
 PUTS = ("dynamic_update_slice", "scatter")
@@ -39,6 +40,11 @@ class Iterations:
     starts: dict[Op, int] = field(default_factory=dict[Op, int])
     backward: bool = False
     in_place: bool = False
+
+    @property
+    def unchanged(self) -> set[int]:
+        """What leaves the loop as it came."""
+        return self.uniform | (self.sliced.keys() - self.stacked)
 
 
 def iterations(loop: Op, outer: Defs, used: Counter[Value]) -> Iterations | None:
@@ -210,25 +216,12 @@ class _Finder:
             op = self.defs.get(value)
             if op is None or self.uses[value] != 1 or op.results[0].type != arg.type:
                 return None
-            if op.name == "convert":  # to its own type
-                (value,) = op.operands
-                continue
             kinds.add(combining_kind(op.name, arg.type))
-            leads = [v for v in op.operands if v is arg or self._comes_from(v, arg)]
+            leads = [v for v in op.operands if v is arg or self._is_made_of(v, arg)]
             if len(kinds) != 1 or None in kinds or len(leads) != 1:
                 return None
             (value,) = leads
         return kinds.pop() if self.uses[arg] == 1 and kinds else None
 
-    def _comes_from(self, value: Value, arg: Value) -> bool:
-        seen: set[Value] = set()
-        todo = [value]
-        while todo:
-            op = self.defs.get(todo.pop())
-            for v in () if op is None else reads(op):
-                if v is arg:
-                    return True
-                if v not in seen:
-                    seen.add(v)
-                    todo.append(v)
-        return False
+    def _is_made_of(self, value: Value, arg: Value) -> bool:
+        return any(arg in reads(op) for op in makers([value], self.defs))

@@ -6,7 +6,7 @@ a hardware model, whose time counts alone, or little memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,8 @@ ROUNDS = 3  # of all kinds of moves, at most
 
 def local_search(engine: Engine, block: Block) -> None:
     """Moves ops so that the program gets cheaper, and lets the others follow."""
-    kinds = (joint_moves, partial(region_moves, traffic=engine.limit))
+    regions = partial(region_moves, traffic=engine.limit)
+    kinds = (joint_moves,), (regions, partial(regions, picky=True))
     idle = 0  # kinds of moves, one after another, that found nothing
     for k in range(ROUNDS * len(kinds)):
         idle = 0 if _moved(engine, block, kinds[k % len(kinds)]) else idle + 1
@@ -32,14 +33,18 @@ def local_search(engine: Engine, block: Block) -> None:
             break
 
 
-def _moved(engine: Engine, block: Block, moves: Callable[[Engine], float]) -> bool:
-    """Whether moves of one kind made the program cheaper by a part that counts, and it doesn't send more."""
+def _moved(engine: Engine, block: Block, attempts: Sequence[Callable[[Engine], float]]) -> bool:
+    """Whether moves of one kind made the program cheaper by a part that counts, and it doesn't send more. attempts: each where that
+    before it gained a part that doesn't count."""
     before = engine.state()
-    gain = moves(engine)
-    if not gain:
-        return False
-    if gain < NEGLIGIBLE * engine.total():
+    for moves in attempts:
+        gain = moves(engine)
+        if not gain:
+            return False
+        if gain >= NEGLIGIBLE * engine.total():
+            break
         engine.restore(before)
+    else:
         return False
     engine.moved()
     improve(engine, block, (View.PRESENT,))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from ..ir.graph import Block, Op
+from ..ir.graph import Block, Op, Value
 from .estimate import reads
 
 T = TypeVar("T", bound=Hashable)
@@ -24,8 +24,18 @@ def post_order(roots: Iterable[T], needs: Callable[[T], Sequence[T]]) -> list[T]
     return [*order]
 
 
+def makers(values: Iterable[Value], defs: Mapping[Value, Op], given: Iterable[Value] = ()) -> list[Op]:
+    """The ops that make values, and all that these are made of, as far as it isn't given."""
+    there = {*given}
+
+    def made_by(values: Iterable[Value]) -> list[Op]:
+        return [defs[v] for v in values if v in defs and v not in there]
+
+    return post_order(made_by(values), lambda op: made_by(reads(op)))
+
+
 def reached_from(block: Block, roots: Iterable[Op]) -> list[Op]:
     """A block's ops as they are reached from some of them, the first of these first; behind them those that aren't."""
-    makers = {v: op for op in block.ops for v in op.results}
-    reached = post_order(roots, lambda op: [makers[v] for v in reads(op) if v in makers])
+    defs = {v: op for op in block.ops for v in op.results}
+    reached = post_order(roots, lambda op: [defs[v] for v in reads(op) if v in defs])
     return [*dict.fromkeys([*reached, *block.ops])]

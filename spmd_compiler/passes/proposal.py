@@ -26,11 +26,11 @@ def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     )
 
 
-def accept_if(engine: Engine, chosen: Chosen, allowed: Callable[[float], bool]) -> float:
-    """As `accept`, or no changes at all if that is not allowed, by what they pay and what the program is then."""
+def accept_if(engine: Engine, chosen: Chosen, allowed: Callable[[], bool], least: float = 0.0) -> float:
+    """As `accept`, or no changes at all if they don't pay more than the `least`, or the program is not what is allowed then."""
     before = {node: now(engine, node) for node in chosen}
     paid = accept(engine, chosen)
-    if not paid or allowed(paid):
+    if not paid or (paid > least and allowed()):
         return paid
     for node, choice in before.items():
         engine.change(node, choice)

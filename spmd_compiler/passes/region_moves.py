@@ -44,21 +44,14 @@ FEW = 60  # nodes of one that loses several axes: it does what the devices share
 NODES, LEAST, ALL = 2, 2000, 3200  # of all regions that don't pay: per op that runs, at least, at most
 
 
-def region_moves(engine: Engine, traffic: Traffic | None = None) -> float:
-    """Moves regions so that the program gets cheaper. Returns by how much. traffic: no region may move that sends more."""
-    before, worthwhile = engine.state(), NEGLIGIBLE * engine.total()
-    gain = _moves(engine, traffic, worthwhile, 0.0)
-    if 0 < gain <= worthwhile:  # what hardly pays is in the way of other regions from the same values
-        engine.restore(before)
-        gain = _moves(engine, traffic, worthwhile, worthwhile)
-    return gain
-
-
-def _moves(engine: Engine, traffic: Traffic | None, worthwhile: float, least: float) -> float:
-    """As `region_moves`, if that pays more than the `least`."""
+def region_moves(engine: Engine, traffic: Traffic | None = None, picky: bool = False) -> float:
+    """Moves regions so that the program gets cheaper. Returns by how much. traffic: no region may move that sends more. picky: nor
+    one that hardly pays, which is in the way of others from the same values."""
     dear = _most_promising(engine, dear_values(engine, REPEATED * LOOKED_AT))
     if not dear:
         return 0.0
+    worthwhile = NEGLIGIBLE * engine.total()
+    least = worthwhile if picky else 0.0
     around = Around(engine)
     kinds = _regions(around, dear), _behind_users(around, dear)
     return sum([_move_all(around, _distinct(regions), traffic, worthwhile, least) for regions in kinds])
@@ -107,11 +100,7 @@ def move_best(engine: Engine, region: Region, traffic: Traffic | None, least: fl
     cheaper it is."""
     part = _best_part(engine, region)
     sent = traffic.sent(engine) if traffic and part else 0.0
-
-    def allowed(paid: float) -> bool:
-        return paid > least and (not traffic or traffic.sent(engine) <= sent + 1e-6)
-
-    return accept_if(engine, part, allowed)
+    return accept_if(engine, part, lambda: not traffic or traffic.sent(engine) <= sent + 1e-6, least)
 
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:

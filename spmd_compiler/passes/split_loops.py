@@ -23,6 +23,7 @@ from .cost import prices
 from .estimate import flops, reads, touched, walk
 from .iterations import PUTS, Iterations
 from .min_cut import MinCut
+from .post_order import makers
 
 LESS = 0.9  # of the bytes that cross, or of the work in the middle
 _FREE = {"broadcast_in_dim", "constant", "convert", "iota", "reshape", "transpose"}  # worth no loop
@@ -90,10 +91,14 @@ class Split:
         stacked = sum(_bytes(_update(put)) for put in self.puts if put not in parts.behind)
         return stacked + sum(_bytes(v) for v in read & there) + sum(map(_bytes, self._stacked(parts)))
 
+    def _carried(self, parts: Parts) -> tuple[list[int], list[int]]:
+        """What the loop in the middle carries, and the one behind."""
+        ends = self.puts | self.sums
+        behind = {k for op, k in ends.items() if op in parts.behind}
+        return sorted(self.found.states | ({*ends.values()} - behind)), sorted(behind)
+
     def _made_in_the_middle(self, parts: Parts) -> list[Value]:
-        found, ends = self.found, self.puts | self.sums
-        kept = [k for op, k in ends.items() if op not in parts.behind]
-        return [*(self.body.returns[k] for k in (*found.states, *kept)), *self._stacked(parts)]
+        return [*(self.body.returns[k] for k in self._carried(parts)[0]), *self._stacked(parts)]
 
     def _stacked(self, parts: Parts) -> list[Value]:
         """What is read behind and made in the middle: the state, and what depends on it."""
@@ -161,8 +166,10 @@ class Split:
 
     def _work(self, op: Op) -> float:
         """What an op costs in the middle, beside being shared."""
+        if op.name in _FREE:
+            return 0.0
         price, cost = prices(self.mesh), 0.0
-        for inner, trips in walk(Block([], [op] if op.name not in _FREE else [], [])):
+        for inner, trips in walk(Block([], [op], [])):
             cost += trips * (price.flop * flops(inner) + price.touch * touched(inner))
         return cost * (1 - 1 / self.devices)
 
@@ -180,29 +187,17 @@ class Split:
 
     def _needed(self, values: Iterable[Value], given: Iterable[Value] = ()) -> set[Op]:
         """The ops that make values, if some are given."""
-        todo, seen, found = [*values], {*given}, set[Op]()
-        while todo:
-            v = todo.pop()
-            if v not in seen:
-                seen.add(v)
-                if v in self.defs:
-                    found.add(self.defs[v])
-                    todo += reads(self.defs[v])
-        return found
+        return {*makers(values, self.defs, given)}
 
     # ---------------------------------------------------------------------------------------- the loops
     def ops(self, parts: Parts) -> tuple[list[Op], dict[Value, Value]]:
         """What stands in place of the loop, and instead of which of its results."""
-        found, b = self.found, Builder.beside(self.mesh, self.loop)
-        ends = self.puts | self.sums
-        behind = {k for op, k in ends.items() if op in parts.behind}
-        middle = sorted((found.states | found.stacked | found.sums.keys()) - behind)
+        b, (middle, behind) = Builder.beside(self.mesh, self.loop), self._carried(parts)
         made = self._loop(b, [], {}, parts.ahead)[1] if parts.ahead else {}
         results, states = self._loop(b, middle, made, self._stacked(parts))
         if behind:
-            results |= self._loop(b, sorted(behind), made | states, [])[0]
-        unchanged = found.uniform | (found.sliced.keys() - found.stacked)
-        results |= {k: self.loop.operands[k] for k in unchanged}
+            results |= self._loop(b, behind, made | states, [])[0]
+        results |= {k: self.loop.operands[k] for k in self.found.unchanged}
         return b.block.ops, {self.loop.results[k]: v for k, v in results.items()}
 
     def _loop(
@@ -213,7 +208,7 @@ class Split:
         found, old, trips = self.found, self.body, self.found.trips
         needed = self._needed([*out, *(old.returns[k] for k in carries)], given)
         read = {v for op in needed for v in reads(op)} | {*out} | {old.returns[k] for k in carries}
-        arrays = [k for k in sorted(found.sliced.keys() - found.stacked) if old.args[k] in read]
+        arrays = [k for k in sorted(found.unchanged - found.uniform) if old.args[k] in read]
         given = {v: stack for v, stack in given.items() if v in read}
         kept = [*carries, *arrays]
         counter = cast(TensorType, old.args[min(found.counters)].type)

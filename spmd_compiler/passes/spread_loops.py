@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, cast
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..ir.types import TensorType
 from .builder import Builder, identity_value, is_zeros
 from .chains import Defs
 from .divergence import mark_divergent
+from .engine import Engine
 from .estimate import read_in
 from .iterations import PUTS, Iterations, iterations
 from .open_regions import ENTER, LEAVE, captured
@@ -46,9 +48,10 @@ class SpreadLoops:
     def __call__(self, module: Module) -> Module:
         if any(op.name in _MANUAL for op in module.main.body.walk()):
             return module
+        before = cache(lambda: self._found(module))
         for splits in (True, False):
             other = self._changed(module, splits)
-            if other is not None and self._is_better(other, module):
+            if other is not None and self._is_better(other, before):
                 return other
         return module
 
@@ -97,9 +100,12 @@ class SpreadLoops:
                 return True
         return False
 
-    def _is_better(self, other: Module, module: Module) -> bool:
+    def _found(self, module: Module) -> Engine:
+        return Propagate(self.sweeps).bounded(module)[0]
+
+    def _is_better(self, other: Module, before: Callable[[], Engine]) -> bool:
         """Than before: no more is sent, and it costs less."""
-        there, here = (Propagate(self.sweeps).bounded(x)[0] for x in (other, module))
+        there, here = self._found(other), before()
         return there.total() < here.total() and there.traffic.sent(there) <= here.traffic.sent(here)
 
 
@@ -118,9 +124,8 @@ def _split(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, _block: Block) -
 def _spread(loop: Op, found: Iterations, axes: Axes, mesh: Mesh, block: Block) -> Instead | None:
     if _is_asked_to_share(loop, axes):
         return None
-    unchanged = found.uniform | (found.sliced.keys() - found.stacked)
     ops = _Spread(loop, found, axes, mesh).ops(block)
-    return ops, {loop.results[k]: loop.operands[k] for k in unchanged}
+    return ops, {loop.results[k]: loop.operands[k] for k in found.unchanged}
 
 
 def _loops(block: Block, outer: Defs, states: bool) -> Iterator[tuple[Block, Op, Iterations]]:

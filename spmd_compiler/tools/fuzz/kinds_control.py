@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ...ir.graph import Block, Function, Op, Value
-from ...ir.types import TensorType
+from ...ir.types import TensorType, Type
 from .scope import NUMBERS, Scope, comparison, indices_of, reducer
 
 Fill = Callable[[Scope, int], None]
@@ -34,6 +34,14 @@ def _carried(s: Scope) -> list[Value]:
     return [s.tame(v) for v in found if v is not None]
 
 
+def _counting(s: Scope, types: Sequence[Type], trips: int) -> tuple[Scope, Value]:
+    """The block that tells whether a loop goes on, and its flag, by what it carries first."""
+    condition = _inner(s, [Value(t) for t in types], [])
+    test, going = comparison("LT", condition.block.args[0], condition.scalar("i32", trips))
+    condition.block.ops.append(test)
+    return condition, going
+
+
 def loop(s: Scope, fill: Fill) -> None:
     """A loop of a few rounds, that may end earlier when a sum over what it carries says so."""
     carried = _carried(s) if not s.depth else []
@@ -41,9 +49,7 @@ def loop(s: Scope, fill: Fill) -> None:
         return
     trips, start = s.rng.randint(1, 4), s.scalar("i32", 0)
     types = [_COUNT, *(v.type for v in carried)]
-    condition = _inner(s, [Value(t) for t in types], [])
-    test, going = comparison("LT", condition.block.args[0], condition.scalar("i32", trips))
-    condition.block.ops.append(test)
+    condition, going = _counting(s, types, trips)
     if s.rng.random() < 0.4:
         more = _any(condition, condition.block.args[1])
         going = condition.op("and", [going, more], _FLAG, 1)
@@ -66,7 +72,7 @@ def scan(s: Scope, fill: Fill) -> None:
         return
     dim = s.rng.choice([d for d, n in enumerate(x.type.shape) if n > 1])
     trips, states = x.type.shape[dim], _carried(s) if s.rng.random() < 0.5 else []
-    inner = _inner(s, [Value(v.type) for v in (Value(_COUNT), x, *states)], s.values[-4:])
+    inner = _inner(s, [Value(t) for t in (_COUNT, x.type, *(v.type for v in states))], s.values[-4:])
     body = inner.block
     count, whole = body.args[:2]
     inner.values.remove(whole)
@@ -100,11 +106,10 @@ def scan(s: Scope, fill: Fill) -> None:
         bounds.append(3.0 if stacks else 3.0 * trips)
         body.args.append(carry)
         body.returns.append(result)
-    condition = _inner(s, [Value(v.type) for v in body.args], [])
-    test, going = comparison("LT", condition.block.args[0], condition.scalar("i32", trips))
-    condition.block.ops.append(test)
+    types = [v.type for v in first]
+    condition, going = _counting(s, types, trips)
     condition.block.returns = [going]
-    s.multi("while", first, [v.type for v in first], bounds, {}, (condition.block, body))
+    s.multi("while", first, types, bounds, {}, (condition.block, body))
 
 
 def _any(s: Scope, x: Value) -> Value:
