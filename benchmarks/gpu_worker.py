@@ -1,0 +1,157 @@
+"""One process of `gpu`: runs programs on the one GPU of this machine, writes a JSON line per result.
+
+Part "alone" is the program on a mesh whose axes all have size 1, compared with `jax.jit` on that GPU. The others are the program of
+the first of 8 GPUs: JAX takes 7 for granted that are not there, XLA compiles for all 8, times kernels on the one to choose
+among them, and leaves the sending out when the program runs (JAX's flag `jax_mock_gpu_topology`). What is timed so is the
+work of a device, and the memory is what XLA takes there; results mean nothing, since nothing arrives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from benchmarks import memory, zoo
+from benchmarks.targets import whole_operands
+from benchmarks.workers import Row, outcome, start_row, work, worker_options
+from benchmarks.zoo.registry import hint
+from benchmarks.zoo_compile import Axes, compile_part, judge, mesh_of, on_one_device, partitioned, placed
+
+ALONE = "alone"
+GPUS = 8
+MODEL = "h100-nvlink"
+ROUNDS, STEPS = 12, 10  # a round is so many steps without waiting between them
+LARGE = (
+    "layer_fwd",
+    "layer_grad",
+    "fsdp_scanned_train",
+    "fsdp_unrolled_train",
+)  # of the size that is trained
+
+
+def main() -> None:
+    options = worker_options(__doc__).parse_args()
+    if all(item.endswith(f"={ALONE}") for item in options.work):
+        work(options, lambda name, _: run_alone(name))
+    else:
+        jax.config.update("jax_mock_gpu_topology", f"1x{GPUS}x1")
+        work(options, run_case)
+
+
+def program(name: str) -> tuple[Axes, zoo.Built]:
+    """Axes of the mesh, and the program, of whose arguments only shapes and types are known if it is a large one."""
+    if name in zoo.CASES:
+        return zoo.CASES[name].mesh, zoo.CASES[name].build()
+    if name.startswith("layer"):
+        args = _struct(8, 2048, 8192), _struct(8192, 32768), _struct(32768, 8192)
+        ins = P("data", "model"), P(None, "model"), P("model", None)
+        return [("data", 2), ("model", 4)], zoo.Built(layer if name == "layer_fwd" else gradients, args, ins)
+    loss = memory.scanned if "scanned" in name else memory.unrolled
+    layers, width, hidden, batch = 8, 2048, 8192, 16384
+    args = (
+        {"down": _struct(layers, hidden, width), "up": _struct(layers, width, hidden)},
+        _struct(batch, width),
+    )
+    return memory.AXES, zoo.Built(memory.train(loss), args, (memory.SPECS, P("fsdp")), (memory.SPECS, P()))
+
+
+def layer(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+    """Sequence parallel around, tensor parallel inside (Korthikanti et al. 2022)."""
+    return hint(jax.nn.gelu(hint(x, "data", "model") @ up) @ down, "data", "model")
+
+
+def gradients(x: jax.Array, up: jax.Array, down: jax.Array) -> Any:
+    def loss(up: jax.Array, down: jax.Array) -> jax.Array:
+        return (layer(x, up, down).astype(jnp.float32) ** 2).sum()
+
+    return jax.grad(loss, (0, 1))(up, down)
+
+
+def _struct(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def run_alone(name: str) -> Iterator[Row]:
+    """A row that says whether the program is right on one device through this compiler."""
+    yield start_row(name, ALONE)
+    row: Row = {"name": name, "part": ALONE}
+    whole_operands()
+    with outcome(row):
+        axes, built = program(name)
+        axes = [(axis, 1) for axis, _ in axes]
+        mesh = mesh_of(axes, jax.devices())
+        args = placed(built, mesh)
+        judge(row, compile_part(row, axes, built, mesh, args, "spmd")(*args), built, on_one_device(built))
+    yield row
+
+
+def run_case(name: str, parts: list[str]) -> Iterator[Row]:
+    """Rows of the program of the first of 8 GPUs, timed in turn."""
+    axes, built = program(name)
+    mesh = mesh_of(axes, jax.devices())
+    if name in zoo.CASES:
+        whole_operands()
+    args = blocks(built, mesh)
+    runnable: dict[str, Callable[[], Any]] = {}
+    rows: dict[str, Row] = {}
+    for part in parts:
+        yield start_row(name, part)
+        row = rows[part] = {"name": name, "part": part, "device": jax.local_devices()[0].device_kind}
+        with outcome(row):
+            compiled = compile_part(row, axes, built, mesh, args, part)
+            if part == "spmd":
+                with zoo.hints_on(mesh):
+                    lowered = partitioned(built, mesh).lower(*args)
+                row["estimate_ms"] = lowered.cost(MODEL).compute * 1e3
+            runnable[part] = lambda compiled=compiled: compiled(*args)
+            jax.block_until_ready(runnable[part]())
+    yield start_row(name, "+".join(runnable))
+    _time(runnable, rows)
+    yield from rows.values()
+
+
+def blocks(built: zoo.Built, mesh: jax.sharding.Mesh) -> tuple:
+    """The arguments, of which this process has the first device's blocks; made up where only their types are known."""
+
+    def put(spec: P, tree: Any) -> Any:
+        sharding = NamedSharding(mesh, spec)
+
+        def one(x: Any) -> jax.Array:
+            if isinstance(x, jax.ShapeDtypeStruct):
+                block = np.random.default_rng(0).standard_normal(sharding.shard_shape(x.shape), np.float32)
+                block = 0.02 * block.astype(x.dtype)
+            else:
+                (index,) = sharding.addressable_devices_indices_map(np.shape(x)).values()
+                block = np.asarray(x)[index]
+            local = jax.device_put(block, jax.local_devices()[0])
+            return jax.make_array_from_single_device_arrays(np.shape(x), sharding, [local])
+
+        return jax.tree.map(one, tree)
+
+    return jax.tree.map(put, built.in_specs, built.args, is_leaf=lambda s: isinstance(s, P))
+
+
+def _time(runnable: dict[str, Callable[[], Any]], rows: dict[str, Row]) -> None:
+    """Milliseconds a step, the median of rounds in turn."""
+    times: dict[str, list[float]] = {part: [] for part in runnable}
+    for done in range(ROUNDS):
+        for part, step in list(runnable.items())[:: -1 if done % 2 else 1]:
+            begin = time.perf_counter()
+            for _ in range(STEPS - 1):
+                step()
+            jax.block_until_ready(step())
+            times[part].append((time.perf_counter() - begin) / STEPS * 1e3)
+    for part, taken in times.items():
+        rows[part]["step_ms"] = median(taken)
+
+
+if __name__ == "__main__":
+    main()
