@@ -49,7 +49,8 @@ class Prices:
     an operation, between what those on 16 and on 32 bits take. stored: bytes of the largest value that enters or leaves the
     program. What an op touches beyond three of these is made by broadcasting, as the pairs of n bodies are: its arithmetic
     counts, like that of the matrix product that would make it. hardware: prices by mesh axis and element type, instead.
-    room: bytes of a device's block of a value, above which it is dear: less where a program has to need less memory."""
+    room: bytes of a device's block of a value, above which it is dear: less where a program has to need less memory.
+    riding: times the bytes of a message that it weighs at most, where what is small goes with others (`combine`)."""
 
     message: float = 512.0
     touch: float = 1e-5
@@ -57,6 +58,7 @@ class Prices:
     hardware: Hardware | None = None
     stored: float = math.inf
     room: float = math.inf
+    riding: float = math.inf
 
     @classmethod
     def of(cls, hardware: Hardware) -> Prices:
@@ -87,7 +89,7 @@ class Prices:
         """Some messages over mesh axes, with the bytes that a device sends in all of them."""
         hw = self.hardware
         if hw is None or not hw.axes:
-            return sent + messages * self.message
+            return sent + min(messages * self.message, self.riding * sent)
         bandwidth, latency = hw.link(tuple(axes))
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 
@@ -100,6 +102,7 @@ FUSED = 1 / 3  # of the bytes that ops touch one by one, what reaches memory whe
 SMALL = 4400  # a message weighs at most this part of a program's largest value: the small programs of the zoo send least so
 TINY = 8  # work weighs less where messages weigh this many times less than usual
 JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
+RIDING = 4  # times the bytes of a message, what it weighs at most where messages are dear
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()
 
@@ -130,6 +133,13 @@ def with_work(module: Module, times: float) -> Module:
     other = _with_prices(module, replace(usual, flop=times * usual.flop))
     other.mesh.cache = {**module.mesh.cache, **other.mesh.cache}
     return other
+
+
+def by_time(module: Module, other: Prices) -> Module:
+    """The module on a mesh of its own on which messages and operations weigh what they do among other prices, which are those of
+    time; but messages that have little to send next to nothing."""
+    times = replace(prices(module.mesh), message=other.message, flop=other.flop, riding=RIDING)
+    return _with_prices(module, times)
 
 
 def with_room(module: Module, room: float) -> Module:

@@ -11,6 +11,7 @@ bound of work is what it does where work is dear.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from ..ir.clone import clone_block
 from ..ir.graph import Block, Module
 from ..ir.layout import local_type
-from .cost import Prices, prices, with_room, with_work
+from .cost import Prices, by_time, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
 from .gathered_args import Seen, broadcast_args, contested_args, crossing_args, scanned_args, shared_args
+from .hardware import PRESETS
 from .legalise import legalise
 from .local_search import local_search
+from .message_count import count_messages
 from .residuals import keep_less
 from .rules.table import RuleBook
 from .simplify import drop_unused
@@ -44,6 +47,7 @@ MORE = 2.02  # times as dear a program may be that takes less memory or work, an
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
 HALF = 1 / 2  # of the memory
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
+LITTLE = 1.25  # times as dear a program may be that sends in less time: how few bytes others send is known but roughly
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times the bytes, and times as dear, that count as the same
 TRADE = 1.2  # of bytes times memory, what they may come to then
@@ -51,19 +55,28 @@ CLOSE = 0.9  # of the bytes that plain propagation sends
 SLIGHTLY = 1.1  # times as dear, in bytes and work, that less work or fewer messages may be
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
 
+TIMED = Prices.of(PRESETS["cpu"])  # those of time on slow links, where messages are not cheap
+
 
 class Taken(NamedTuple):
-    """Of an assignment: bytes that a device sends, the most that are live on it, and its operations in matrix products."""
+    """Of an assignment: bytes that a device sends, the most that are live on it, its operations in matrix products, and about how
+    many collectives it comes to."""
 
     sent: float
     held: float
     work: float
+    messages: float
 
 
-NO_MORE = Taken(1.0005, 1.1, 1.125)  # times as much
+NO_MORE = Taken(1.0005, 1.1, 1.125, 1e9)  # times as much
 T = TypeVar("T")
 Bound = Callable[[Taken], bool]
 _TOLD = {"held": "take no more memory", "work": "do no more work"}
+
+
+def time(x: Taken) -> float:
+    """What a link sends while an assignment's messages and bytes take their time, one after the other."""
+    return x.sent + TIMED.message * x.messages
 
 
 class PlainBounds:
@@ -75,7 +88,9 @@ class PlainBounds:
         self.start = start
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
+        self.quick = math.inf
         self.found: dict[Prices, State] = {}  # by searches with other prices
+        self.timed = Traffic(engine.mesh, engine.book, TIMED.message)
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
@@ -83,7 +98,7 @@ class PlainBounds:
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
         self.plain = self.leanest(self.propagated(self.start))
-        leanest = self.leanest([self.plain, *self.leaner(self.start)])
+        self.leanest_plain = leanest = self.leanest([self.plain, *self.leaner(self.start)])
         plain = self.seen_in(self.plain, self.taken)
         self.sent, self.fewest = plain.sent, self.seen_in(leanest, engine.traffic.sent)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
@@ -131,12 +146,32 @@ class PlainBounds:
         return False
 
     def lessen_messages(self) -> None:
-        """Goes to plain propagation where that takes fewer messages, and what is there sends as much and gains little by more."""
+        """Goes to plain propagation where that takes fewer messages, and what is there sends as much and gains little by more; where
+        it sends more by fewer messages, and takes less time, to what takes no more time, and sends least."""
         if self.sent > NEARLY * self.now.sent:
+            self.lessen_time()
             return
         total, cost = self.engine.total(), self.seen_in(self.plain, Engine.total)
         if cost != total and cost <= SLIGHTLY * total and self.takes_more_messages():
             self.engine.adopt(self.plain)
+
+    def lessen_time(self) -> None:
+        """Goes to what sends in no more time than plain propagation, where that takes fewer messages."""
+        rivals = [(self.seen_in(x, self.taken), x) for x in (self.leanest_plain, self.plain)]
+        taken, quickest = min(rivals, key=lambda rival: time(rival[0]))
+        least = time(taken)
+        if taken.messages >= self.now.messages or HARDLY * least >= time(self.now):
+            return
+
+        def is_quick(x: Taken) -> bool:
+            return time(x) <= least and self.takes_no_more(x) and not self.sends_more(x)
+
+        modules = [by_time(self.module, TIMED)]
+        if self.replaced(modules, is_quick, lambda x: True, LITTLE, quickest):
+            self.quick = least
+            self.told.append(
+                "to take no more time than plain propagation, by fewer messages, it sends more bytes"
+            )
 
     def takes_more_messages(self) -> bool:
         """Than plain propagation, on links where these matter."""
@@ -146,9 +181,11 @@ class PlainBounds:
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
-        if not self.kept:
+        if not self.kept and self.quick == math.inf:
             return True
         taken = self.taken(self.engine)
+        if time(taken) > self.quick:
+            return False
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
     def leanest(self, states: Iterable[State]) -> State:
@@ -202,7 +239,9 @@ class PlainBounds:
     def taken(self, engine: Engine) -> Taken:
         block, on_device = self.written(), blocks_on(engine.mesh)
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
-        return Taken(engine.traffic.sent(engine), held, work)
+        exchanged = self.timed.exchanged(engine) - engine.traffic.exchanged(engine)
+        messages = count_messages(block, engine.mesh, engine.trips) + exchanged / (TIMED.message - 1)
+        return Taken(engine.traffic.sent(engine), held, work, messages)
 
     def spared(self) -> float:
         """The bytes that loops of the engine's assignment need not keep; of what bounds it, they do."""
@@ -242,7 +281,7 @@ class PlainBounds:
         return x.sent > NO_MORE.sent * self.fewest
 
     def takes_no_more(self, x: Taken) -> bool:
-        """Than is taken now, or may be, of any of the three."""
+        """Than is taken now, or may be, of any of the four."""
         return all(a <= max(b, c) for a, b, c in zip(x, self.now, self.most, strict=True))
 
     def replaced(

@@ -112,7 +112,7 @@ class Propagate:
         before, told = engine.state(), str(solve(engine, body, self.exact or 0.0, self.memory))
         if not bounds.is_kept():
             engine.restore(before)
-            told += "; not taken, since it takes more memory or work than plain propagation"
+            told += "; not taken, since it takes more memory, work or time than plain propagation"
         return told
 
     def assigned(

@@ -25,14 +25,16 @@ class Traffic:
 
     def sent(self, engine: Engine) -> float:
         """Bytes per device, by the ring model, and those for messages."""
+        return self.exchanged(engine) + sum(paid for _, paid in engine.relaid(self.costs))
+
+    def exchanged(self, engine: Engine) -> float:
+        """The same of what ops exchange themselves."""
         weights, total = engine.weights, 0.0
         for op, choice in engine.choices.items():
             if any(s.exchange for s in choice.picks):
                 total += weights.get(op, 1) * self.book.rule(op).own_cost(
                     choice, op.operands, op.results, self.mesh
                 )
-        for _, paid in engine.relaid(self.costs):
-            total += paid
         return total
 
     def added(self, engine: Engine, before: State) -> float:

@@ -340,7 +340,7 @@ def test_it_does_no_more_work(monkeypatch):
     lowered, plain = small_batch(), small_batch(sweeps=0)
     assert products(lowered) == products(plain) and lowered.comm_bytes() <= plain.comm_bytes()
     assert "than plain propagation does, it sends more" in lowered.explain()
-    monkeypatch.setattr(plain_bounds, "NO_MORE", plain_bounds.Taken(1.0, np.inf, np.inf))
+    monkeypatch.setattr(plain_bounds, "NO_MORE", plain_bounds.Taken(1.0, np.inf, np.inf, np.inf))
     gathered = small_batch()
     assert gathered.comm_bytes() < 0.6 * lowered.comm_bytes()
     assert products(gathered) > 4 * products(lowered)
@@ -416,7 +416,7 @@ def test_what_is_not_dear_is_not_searched_again(monkeypatch):
 def test_the_exact_search_takes_no_more_memory():
     exact, usual = tensor_parallel(search="ilp", time_limit=5)[1], tensor_parallel()[1]
     assert exact.memory().peak == usual.memory().peak
-    assert "takes more memory or work" in exact.explain()
+    assert "takes more memory, work or time" in exact.explain()
 
 
 def test_work_is_not_repeated_because_plain_propagation_does():
@@ -425,3 +425,22 @@ def test_work_is_not_repeated_because_plain_propagation_does():
     assert "to do no more work" in low.explain()
     assert products(low) <= 335_544_320
     assert low.comm_bytes() <= 1_100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "sent", "messages"),
+    [
+        ("mlp_dp_train~4", 107, 2_764_167, 1),
+        ("fsdp_mlp_train~1", 107, 7_879_687, 4),
+        ("zero1_adam_train~3", 107, 1_840_391, 5),
+        ("embed_xent_train", 0, 2_639_876, 6),
+    ],
+)
+def test_a_few_bytes_are_not_worth_many_messages(monkeypatch, name, seed, sent, messages):
+    """Up to a fifth fewer bytes than Shardy's, which are these, in 8, 18, 8 and 11 messages: that takes longer on any hardware."""
+    low = variant(name, seed)
+    assert "to take no more time" in low.explain()
+    assert low.comm_bytes() <= sent and sum(c.trips for c in low.collectives()) <= messages
+    monkeypatch.setattr(plain_bounds, "LITTLE", 0.0)
+    many = variant(name, seed)
+    assert many.comm_bytes() < sent and sum(c.trips for c in many.collectives()) > messages
