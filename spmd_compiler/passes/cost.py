@@ -17,7 +17,7 @@ from ..ir.graph import Module, Op
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
-from .hardware import Hardware
+from .hardware import PRESETS, Hardware
 
 if TYPE_CHECKING:
     from .relayout_steps import Step
@@ -105,6 +105,7 @@ JOINED = 3 / 4  # of a message: an all-reduce often goes with others (`combine`)
 RIDING = 4  # times the bytes of a message, what it weighs at most where messages are dear
 DEFER = 0.01  # an op that passes a partial on: behind the reduction it would fuse with what reads it. Decides ties only
 USUAL = Prices()
+TIMED = Prices.of(PRESETS["cpu"])  # those of time on slow links, where messages are not cheap
 
 
 def prices(mesh: Mesh) -> Prices:
@@ -135,11 +136,12 @@ def with_work(module: Module, times: float) -> Module:
     return other
 
 
-def by_time(module: Module, other: Prices) -> Module:
-    """The module on a mesh of its own on which messages and operations weigh what they do among other prices, which are those of
-    time; but messages that have little to send next to nothing."""
-    times = replace(prices(module.mesh), message=other.message, flop=other.flop, riding=RIDING)
-    return _with_prices(module, times)
+def by_time(module: Module) -> Module:
+    """The module on a mesh of its own on which messages and operations weigh what they do in time; but messages that have little to
+    send next to nothing."""
+    return _with_prices(
+        module, replace(prices(module.mesh), message=TIMED.message, flop=TIMED.flop, riding=RIDING)
+    )
 
 
 def with_room(module: Module, room: float) -> Module:

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from ..ir.clone import clone_block
 from ..ir.graph import Block, Module
 from ..ir.layout import local_type
-from .cost import Prices, by_time, prices, with_room, with_work
+from .cost import TIMED, Prices, by_time, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
 from .gathered_args import Seen, broadcast_args, contested_args, crossing_args, scanned_args, shared_args
-from .hardware import PRESETS
 from .legalise import legalise
 from .local_search import local_search
 from .message_count import count_messages
@@ -54,8 +53,6 @@ TRADE = 1.2  # of bytes times memory, what they may come to then
 CLOSE = 0.9  # of the bytes that plain propagation sends
 SLIGHTLY = 1.1  # times as dear, in bytes and work, that less work or fewer messages may be
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
-
-TIMED = Prices.of(PRESETS["cpu"])  # those of time on slow links, where messages are not cheap
 
 
 class Taken(NamedTuple):
@@ -90,7 +87,7 @@ class PlainBounds:
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
         self.quick = math.inf
         self.found: dict[Prices, State] = {}  # by searches with other prices
-        self.timed = Traffic(engine.mesh, engine.book, TIMED.message)
+        self.twice = Traffic(engine.mesh, engine.book, 2.0)
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
@@ -156,7 +153,10 @@ class PlainBounds:
             self.engine.adopt(self.plain)
 
     def lessen_time(self) -> None:
-        """Goes to what sends in no more time than plain propagation, where that takes fewer messages."""
+        """Goes to what sends in no more time than plain propagation, where that takes fewer messages. What sends less than a message
+        weighs is all latency, whichever way it runs: there bytes decide."""
+        if self.now.sent < TIMED.message:
+            return
         rivals = [(self.seen_in(x, self.taken), x) for x in (self.leanest_plain, self.plain)]
         taken, quickest = min(rivals, key=lambda rival: time(rival[0]))
         least = time(taken)
@@ -166,8 +166,7 @@ class PlainBounds:
         def is_quick(x: Taken) -> bool:
             return time(x) <= least and self.takes_no_more(x) and not self.sends_more(x)
 
-        modules = [by_time(self.module, TIMED)]
-        if self.replaced(modules, is_quick, lambda x: True, LITTLE, quickest):
+        if self.replaced([by_time(self.module)], is_quick, lambda x: True, LITTLE, quickest):
             self.quick = least
             self.told.append(
                 "to take no more time than plain propagation, by fewer messages, it sends more bytes"
@@ -239,8 +238,8 @@ class PlainBounds:
     def taken(self, engine: Engine) -> Taken:
         block, on_device = self.written(), blocks_on(engine.mesh)
         held, work = peak_bytes(block, set(), on_device), product_flops(block, on_device)
-        exchanged = self.timed.exchanged(engine) - engine.traffic.exchanged(engine)
-        messages = count_messages(block, engine.mesh, engine.trips) + exchanged / (TIMED.message - 1)
+        messages = self.twice.exchanged(engine) - engine.traffic.exchanged(engine)
+        messages += count_messages(block, engine.mesh, engine.trips)
         return Taken(engine.traffic.sent(engine), held, work, messages)
 
     def spared(self) -> float:
