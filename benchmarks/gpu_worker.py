@@ -1,9 +1,9 @@
 """One process of `gpu`: runs programs on the one GPU of this machine, writes a JSON line per result.
 
 Part "alone" is the program on a mesh whose axes all have size 1, compared with `jax.jit` on that GPU. The others are the program of
-the first of 8 GPUs: JAX takes 7 for granted that are not there, XLA compiles for all 8, times kernels on the one to choose
-among them, and leaves the sending out when the program runs (JAX's flag `jax_mock_gpu_topology`). What is timed so is the
-work of a device, and the memory is what XLA takes there; results mean nothing, since nothing arrives.
+the first of 8 GPUs: JAX takes 7 for granted that are not there, XLA compiles for all 8, and leaves the sending out when the
+program runs (JAX's flag `jax_mock_gpu_topology`). What is timed so is the work of a device, and the memory is what XLA takes
+there; results mean nothing, since nothing arrives.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -24,18 +25,21 @@ from benchmarks import memory, zoo
 from benchmarks.targets import whole_operands
 from benchmarks.workers import Row, outcome, start_row, work, worker_options
 from benchmarks.zoo.registry import hint
-from benchmarks.zoo_compile import Axes, compile_part, judge, mesh_of, on_one_device, partitioned, placed
+from benchmarks.zoo_compile import (
+    Axes,
+    compile_part,
+    judge,
+    mesh_of,
+    on_one_device,
+    partitioned,
+    placed,
+    warm_up,
+)
 
 ALONE = "alone"
 GPUS = 8
 MODEL = "h100-nvlink"
 ROUNDS, STEPS = 12, 10  # a round is so many steps without waiting between them
-LARGE = (
-    "layer_fwd",
-    "layer_grad",
-    "fsdp_scanned_train",
-    "fsdp_unrolled_train",
-)  # of the size that is trained
 
 
 def main() -> None:
@@ -44,34 +48,8 @@ def main() -> None:
         work(options, lambda name, _: run_alone(name))
     else:
         jax.config.update("jax_mock_gpu_topology", f"1x{GPUS}x1")
-        _warm_up()
+        warm_up(["spmd", "shardy"], blocks)
         work(options, run_case)
-
-
-def _warm_up() -> None:
-    """The first compilation of a process pays for loading what compiles."""
-    axes = [("x", GPUS)]
-    x = np.ones((8 * GPUS, 8), np.float32)
-    built, mesh = zoo.Built(lambda x: (x @ x.T).sum(0), (x,), (P("x"),), P("x")), mesh_of(axes, jax.devices())
-    for part in ("spmd", "shardy"):
-        compile_part({}, axes, built, mesh, blocks(built, mesh), part)
-
-
-def program(name: str) -> tuple[Axes, zoo.Built]:
-    """Axes of the mesh, and the program, of whose arguments only shapes and types are known if it is a large one."""
-    if name in zoo.CASES:
-        return zoo.CASES[name].mesh, zoo.CASES[name].build()
-    if name.startswith("layer"):
-        args = _struct(8, 2048, 8192), _struct(8192, 32768), _struct(32768, 8192)
-        ins = P("data", "model"), P(None, "model"), P("model", None)
-        return [("data", 2), ("model", 4)], zoo.Built(layer if name == "layer_fwd" else gradients, args, ins)
-    loss = memory.scanned if "scanned" in name else memory.unrolled
-    layers, width, hidden, batch = 8, 2048, 8192, 16384
-    args = (
-        {"down": _struct(layers, hidden, width), "up": _struct(layers, width, hidden)},
-        _struct(batch, width),
-    )
-    return memory.AXES, zoo.Built(memory.train(loss), args, (memory.SPECS, P("fsdp")), (memory.SPECS, P()))
 
 
 def layer(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
@@ -88,6 +66,32 @@ def gradients(x: jax.Array, up: jax.Array, down: jax.Array) -> Any:
 
 def _struct(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+
+
+def _layer(function: Callable[..., Any]) -> tuple[Axes, zoo.Built]:
+    args = _struct(8, 2048, 8192), _struct(8192, 32768), _struct(32768, 8192)
+    ins = P("data", "model"), P(None, "model"), P("model", None)
+    return [("data", 2), ("model", 4)], zoo.Built(function, args, ins)
+
+
+def _fully_sharded(loss: Callable[..., Any]) -> tuple[Axes, zoo.Built]:
+    layers, width, hidden, batch = 8, 2048, 8192, 16384
+    params = {"down": _struct(layers, hidden, width), "up": _struct(layers, width, hidden)}
+    ins, outs = (memory.SPECS, P("fsdp")), (memory.SPECS, P())
+    return memory.AXES, zoo.Built(memory.train(loss), (params, _struct(batch, width)), ins, outs)
+
+
+LARGE = {  # of the size that is trained; of their arguments only shapes and types are known
+    "layer_fwd": partial(_layer, layer),
+    "layer_grad": partial(_layer, gradients),
+    "fsdp_scanned_train": partial(_fully_sharded, memory.scanned),
+    "fsdp_unrolled_train": partial(_fully_sharded, memory.unrolled),
+}
+
+
+def program(name: str) -> tuple[Axes, zoo.Built]:
+    """Axes of the mesh, and the program."""
+    return LARGE[name]() if name in LARGE else (zoo.CASES[name].mesh, zoo.CASES[name].build())
 
 
 def run_alone(name: str) -> Iterator[Row]:

@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 from unittest import mock
@@ -108,6 +108,15 @@ def compile_parts(
             if run and part == "spmd" and mesh.size * compare.allocated(row["memory"]) <= FITS:
                 judge(row, compiled(*placed(built, mesh)), built, on_one_device(built))
         yield row
+
+
+def warm_up(parts: Iterable[str], arguments: Callable[[zoo.Built, Mesh], tuple] = placed) -> None:
+    """Compiles a small program with each partitioner: the first compilation of a process pays for loading them."""
+    axes = [("x", len(jax.devices()))]
+    x = np.ones((8 * len(jax.devices()), 8), np.float32)
+    built, mesh = zoo.Built(lambda x: (x @ x.T).sum(0), (x,), (P("x"),), P("x")), mesh_of(axes, jax.devices())
+    for part in sorted(parts):
+        compile_part({}, axes, built, mesh, arguments(built, mesh), part)
 
 
 def _emitted(lowered: spmd.Lowered) -> dict[str, dict[str, float]]:

@@ -14,13 +14,11 @@ from statistics import median
 from typing import Any
 
 import jax
-import numpy as np
-from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from benchmarks import zoo
 from benchmarks.workers import Row, keep_hlo, outcome, start_row, work, worker_options
-from benchmarks.zoo_compile import compile_part, judge, mesh_of, on_one_device, placed
+from benchmarks.zoo_compile import compile_part, judge, mesh_of, on_one_device, placed, warm_up
 
 WARM_UP = 2
 STEP_SECONDS = 8.0  # a program's steps end after this, if three rounds are done
@@ -32,18 +30,8 @@ def main() -> None:
     options = parser.parse_args()
     spmd.configure_virtual_cpus(8)
     if options.steps:
-        _warm_up({part for item in options.work for part in item.split("=")[1].split("+")})
+        warm_up({part for item in options.work for part in item.split("=")[1].split("+")})
     work(options, lambda name, parts: run_case(zoo.CASES[name], parts, options.steps, options.hlo))
-
-
-def _warm_up(parts: set[str]) -> None:
-    """Compiles a small program with each partitioner: the first compilation of a process pays for loading them."""
-    axes = [("x", len(jax.devices()))]
-    x = np.ones((8 * len(jax.devices()), 8), np.float32)
-    built = zoo.Built(lambda x: (x @ x.T).sum(0), (x,), (P("x"),), P("x"))
-    mesh = mesh_of(axes, jax.devices())
-    for part in sorted(parts):
-        compile_part({}, axes, built, mesh, placed(built, mesh), part)
 
 
 def run_case(case: zoo.Case, parts: list[str], steps: int, hlo_dir: str) -> Iterator[Row]:
