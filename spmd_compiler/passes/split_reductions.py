@@ -15,6 +15,7 @@ from ..ir.mesh import Mesh
 from ..ir.optable import sends
 from .combine import ReductionKey, combine_collectives, lone_reductions, reduction_keys
 from .cost import prices, ring_bytes
+from .estimate import reads
 
 
 def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
@@ -29,8 +30,8 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
     lone = [op for op in lone_reductions(block, keys, bucket) if op in ways] if ways else []
     fewest = _messages(block, mesh, bucket) if lone else 0
     for op in lone:
-        for halves in ways[op]:
-            split = Block(block.args, _split(block.ops, op, *halves), block.returns)
+        for (first, second), late in itertools.product(ways[op], (False, True)):
+            split = Block(block.args, _split(block.ops, op, first, second, late), block.returns)
             messages = _messages(split, mesh, bucket)
             if messages < fewest:
                 block.ops[:], fewest = split.ops, messages
@@ -49,8 +50,9 @@ def _halves(op: Op, key: ReductionKey, keys: list[ReductionKey], mesh: Mesh) -> 
     return [(first, second) for first, second in pairs if sorted((*first, *second)) == sorted(axes)]
 
 
-def _split(ops: list[Op], op: Op, first: Axes, second: Axes) -> list[Op]:
-    """The ops with two for one: the first as soon as its operand is there, the second in the old one's place."""
+def _split(ops: list[Op], op: Op, first: Axes, second: Axes, late: bool) -> list[Op]:
+    """The ops with two for one: the first as soon as its operand is there, the second in the old one's place, or behind all that
+    doesn't wait for it."""
     between = Value(op.results[0].type)
     halves = (
         Op(op.name, op.operands, [between], {**op.attrs, "axes": first}, loc=op.loc),
@@ -58,7 +60,15 @@ def _split(ops: list[Op], op: Op, first: Axes, second: Axes) -> list[Op]:
     )
     ready = next((i + 1 for i, x in enumerate(ops) if op.operands[0] in x.results), 0)
     place = ops.index(op)
-    return [*ops[:ready], halves[0], *ops[ready:place], halves[1], *ops[place + 1 :]]
+    before = [*ops[:ready], halves[0], *ops[ready:place]]
+    if not late:
+        return [*before, halves[1], *ops[place + 1 :]]
+    waiting, others, behind = {*op.results}, list[Op](), list[Op]()
+    for x in ops[place + 1 :]:
+        waits = not waiting.isdisjoint(reads(x))
+        waiting.update(x.results if waits else ())
+        (behind if waits else others).append(x)
+    return [*before, *others, halves[1], *behind]
 
 
 def _messages(block: Block, mesh: Mesh, bucket: int) -> int:

@@ -189,8 +189,21 @@ func @main(%x: f32[64,64] {-,-}, %l: f32[] {}) -> (f32[64,64] {-,-}, f32[] {}) {
 """
 
 
-def test_halves_of_a_small_reduction_go_with_others():
-    module, packed = ir.parse(LOSS), ir.parse(LOSS)
+EARLY = """mesh {data=2, model=4}
+func @main(%x: f32[64,64] {-,-}, %l: f32[] {}) -> (f32[64,64] {-,-}, f32[] {}) {
+  %0: f32[] = all_reduce(%l) axes=["data", "model"] kind="sum"
+  %1: f32[] = multiply(%0, %l)
+  %2: f32[64,64] = all_reduce(%x) axes=["model"] kind="sum"
+  %3: f32[64,64] = exponential(%2)
+  %4: f32[64,64] = all_reduce(%3) axes=["data"] kind="sum"
+  return %4, %1
+}
+"""
+
+
+@pytest.mark.parametrize("text", [LOSS, EARLY])
+def test_halves_of_a_small_reduction_go_with_others(text):
+    module, packed = ir.parse(text), ir.parse(text)
     split_reductions(packed.main.body, packed.mesh, BUCKET)
     combine_collectives(packed.main.body, packed.mesh)
     verify(packed)
