@@ -89,7 +89,8 @@ class Prices:
         """Some messages over mesh axes, with the bytes that a device sends in all of them."""
         hw = self.hardware
         if hw is None or not hw.axes:
-            return sent + min(messages * self.message, self.riding * sent)
+            weight = messages * self.message
+            return sent + (weight if self.riding == math.inf else min(weight, self.riding * sent))
         bandwidth, latency = hw.link(tuple(axes))
         return (sent / bandwidth + messages * latency) * hw.link_bandwidth
 

@@ -1,4 +1,4 @@
-"""What plain propagation sends, and the memory and the work that it takes, bound what a search finds.
+"""What plain propagation sends, and the memory, the work and the time of messages that it takes, bound what a search finds.
 
 A search goes by cost: it spends bytes to save work, memory to save bytes, and work where that is worth a few bytes; XLA's
 partitioners, which propagate, don't. Where a program takes more of one of the three than plain propagation does, it is searched
@@ -85,7 +85,7 @@ class PlainBounds:
         self.start = start
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
-        self.quick = math.inf
+        self.quick = math.inf  # the time that must not be exceeded any more
         self.found: dict[Prices, State] = {}  # by searches with other prices
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
 
