@@ -149,7 +149,7 @@ def test_what_is_changed_in_place_stays_one_loop():
         def step(i, carry):
             state, out = carry
             out = out.at[i].set(jnp.tanh(x[i] @ w @ w.T) + state)
-            return 0.5 * state + out.sum(0), out
+            return 0.5 * state + out.mean(0), out
 
         return lax.fori_loop(0, len(x), step, (jnp.zeros_like(x[0]), jnp.zeros_like(x)))
 
