@@ -9,7 +9,6 @@ there; results mean nothing, since nothing arrives.
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
@@ -21,7 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks import memory, zoo
+from benchmarks import memory, overlap, zoo
 from benchmarks.targets import whole_operands
 from benchmarks.workers import Row, outcome, start_row, work, worker_options
 from benchmarks.zoo.registry import hint
@@ -35,6 +34,7 @@ from benchmarks.zoo_compile import (
     placed,
     warm_up,
 )
+from benchmarks.zoo_worker import in_turn
 
 ALONE = "alone"
 GPUS = 8
@@ -52,26 +52,14 @@ def main() -> None:
         work(options, run_case)
 
 
-def layer(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
-    """Sequence parallel around, tensor parallel inside (Korthikanti et al. 2022)."""
-    return hint(jax.nn.gelu(hint(x, "data", "model") @ up) @ down, "data", "model")
-
-
-def gradients(x: jax.Array, up: jax.Array, down: jax.Array) -> Any:
-    def loss(up: jax.Array, down: jax.Array) -> jax.Array:
-        return (layer(x, up, down).astype(jnp.float32) ** 2).sum()
-
-    return jax.grad(loss, (0, 1))(up, down)
-
-
 def _struct(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.bfloat16)
 
 
 def _layer(function: Callable[..., Any]) -> tuple[Axes, zoo.Built]:
-    args = _struct(8, 2048, 8192), _struct(8192, 32768), _struct(32768, 8192)
-    ins = P("data", "model"), P(None, "model"), P("model", None)
-    return [("data", 2), ("model", 4)], zoo.Built(function, args, ins)
+    large = overlap.large()["large layer, forward"]
+    asks = partial(function, ask=lambda x: hint(x, "data", "model"))
+    return [("data", 2), ("model", 4)], zoo.Built(asks, large.args, large.ins)
 
 
 def _fully_sharded(loss: Callable[..., Any]) -> tuple[Axes, zoo.Built]:
@@ -82,8 +70,8 @@ def _fully_sharded(loss: Callable[..., Any]) -> tuple[Axes, zoo.Built]:
 
 
 LARGE = {  # of the size that is trained; of their arguments only shapes and types are known
-    "layer_fwd": partial(_layer, layer),
-    "layer_grad": partial(_layer, gradients),
+    "layer_fwd": partial(_layer, overlap.layer),
+    "layer_grad": partial(_layer, overlap.gradients),
     "fsdp_scanned_train": partial(_fully_sharded, memory.scanned),
     "fsdp_unrolled_train": partial(_fully_sharded, memory.unrolled),
 }
@@ -126,10 +114,11 @@ def run_case(name: str, parts: list[str]) -> Iterator[Row]:
                 with zoo.hints_on(mesh):
                     lowered = partitioned(built, mesh).lower(*args)
                 row["estimate_ms"] = lowered.cost(MODEL).compute_seconds * 1e3
-            runnable[part] = lambda compiled=compiled: compiled(*args)
+            runnable[part] = partial(compiled, *args)
             jax.block_until_ready(runnable[part]())
     yield start_row(name, "+".join(runnable))
-    _time(runnable, rows)
+    for part, taken in in_turn(runnable, ROUNDS, STEPS).items():
+        rows[part]["step_ms"] = median(taken) * 1e3
     yield from rows.values()
 
 
@@ -149,20 +138,6 @@ def blocks(built: zoo.Built, mesh: jax.sharding.Mesh) -> tuple:
         return lambda _: (0.02 * draw.standard_normal(shape, np.float32)).astype(x.dtype)
 
     return jax.tree.map(put, built.in_specs, built.args, is_leaf=lambda s: isinstance(s, P))
-
-
-def _time(runnable: dict[str, Callable[[], Any]], rows: dict[str, Row]) -> None:
-    """Milliseconds a step, the median of rounds in turn."""
-    times: dict[str, list[float]] = {part: [] for part in runnable}
-    for done in range(ROUNDS):
-        for part, step in list(runnable.items())[:: -1 if done % 2 else 1]:
-            begin = time.perf_counter()
-            for _ in range(STEPS - 1):
-                step()
-            jax.block_until_ready(step())
-            times[part].append((time.perf_counter() - begin) / STEPS * 1e3)
-    for part, taken in times.items():
-        rows[part]["step_ms"] = median(taken)
 
 
 if __name__ == "__main__":

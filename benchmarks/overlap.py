@@ -10,6 +10,7 @@ On the zoo, whose programs are small, and on layers of the size that are trained
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,15 +40,21 @@ class Program(NamedTuple):
     outs: Any
 
 
-def layer(x: jax.Array, up: jax.Array, down: jax.Array) -> jax.Array:
+Ask = Callable[[jax.Array], jax.Array]  # for rows and columns over "data" and "model"
+
+
+def _relayout(x: jax.Array) -> jax.Array:
+    return spmd.relayout(x, P("data", "model"))
+
+
+def layer(x: jax.Array, up: jax.Array, down: jax.Array, ask: Ask = _relayout) -> jax.Array:
     """Sequence parallel around, tensor parallel inside (Korthikanti et al. 2022)."""
-    x = spmd.relayout(x, P("data", "model"))
-    return spmd.relayout(jax.nn.gelu(x @ up) @ down, P("data", "model"))
+    return ask(jax.nn.gelu(ask(x) @ up) @ down)
 
 
-def gradients(x: jax.Array, up: jax.Array, down: jax.Array) -> Any:
+def gradients(x: jax.Array, up: jax.Array, down: jax.Array, ask: Ask = _relayout) -> Any:
     def loss(up: jax.Array, down: jax.Array) -> jax.Array:
-        return (layer(x, up, down).astype(jnp.float32) ** 2).sum()
+        return (layer(x, up, down, ask).astype(jnp.float32) ** 2).sum()
 
     return jax.grad(loss, (0, 1))(up, down)
 

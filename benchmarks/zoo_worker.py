@@ -8,8 +8,10 @@ profits from the one before, or pays for it.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -51,32 +53,39 @@ def run_case(case: zoo.Case, parts: list[str], steps: int, hlo_dir: str) -> Iter
             compiled = compile_part(row, case.mesh, built, mesh, args, part, by_defaults=steps > 0)
             keep_hlo(compiled, hlo_dir, case.name, part)
             judge(row, compiled(*args), built, reference)
-            runnable[part] = _stepper(compiled, args)
+            runnable[part] = partial(compiled, *args)
     if steps and runnable:
         yield start_row(case.name, "+".join(runnable))
         _time(runnable, rows, steps)
     yield from rows.values()
 
 
-def _stepper(compiled: Any, args: tuple) -> Callable[[], Any]:
-    return lambda: jax.block_until_ready(compiled(*args))
-
-
-def _time(runnable: dict[str, Callable[[], Any]], rows: dict[str, Row], steps: int) -> None:
-    """Steps in turn, one of each partitioner a round: a slow moment of the machine hits all of them. Every other round goes
-    the other way round: whose step comes first after the others' finds colder caches and threads."""
+def in_turn(
+    runnable: dict[str, Callable[[], Any]], rounds: int, steps: int = 1, limit: float = math.inf
+) -> dict[str, list[float]]:
+    """Seconds of a step in each round. Partitioners step in turn: a slow moment of the machine hits all of them. Every other round
+    goes the other way round: whose step comes first after the others' finds colder caches and threads. steps: those of one in a
+    round, without waiting between them. limit: seconds, after which no round begins if three are done."""
     times: dict[str, list[float]] = {part: [] for part in runnable}
-    for step in runnable.values():
-        for _ in range(WARM_UP):
-            step()
     start = time.perf_counter()
-    for done in range(steps):
-        if done >= 3 and time.perf_counter() - start > STEP_SECONDS:
+    for done in range(rounds):
+        if done >= 3 and time.perf_counter() - start > limit:
             break
         for part, step in list(runnable.items())[:: -1 if done % 2 else 1]:
             begin = time.perf_counter()
-            step()
-            times[part].append(time.perf_counter() - begin)
+            for _ in range(steps - 1):
+                step()
+            jax.block_until_ready(step())
+            times[part].append((time.perf_counter() - begin) / steps)
+    return times
+
+
+def _time(runnable: dict[str, Callable[[], Any]], rows: dict[str, Row], steps: int) -> None:
+    """Notes how long steps take, in turn."""
+    for step in runnable.values():
+        for _ in range(WARM_UP):
+            jax.block_until_ready(step())
+    times = in_turn(runnable, steps, limit=STEP_SECONDS)
     for part, taken in times.items():
         rows[part]["step_ms"] = median(taken) * 1e3
         rows[part]["rounds"] = len(taken)

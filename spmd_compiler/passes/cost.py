@@ -188,7 +188,7 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     touched = price.touch * (local + target)
     if target > price.room:
         touched += price.hold(target, local)
-    if step.kind in ("slice", "to_partial"):
+    if not step.sends:
         return touched
     n = mesh.axes_size(step.axes)
     sent, messages = float(local), 1.0  # a permute; reblocked, two neighbours exchange at most a block

@@ -10,12 +10,11 @@ from operator import or_
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import local_type
 from ..ir.mesh import Mesh
+from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
 from .combine import SMALL_OF
 from .estimate import reads
 from .relayout import plan
-
-LOCAL = ("slice", "to_partial")
 
 
 def count_messages(block: Block, mesh: Mesh, trips: Callable[[Op], int]) -> int:
@@ -31,7 +30,7 @@ def count_messages(block: Block, mesh: Mesh, trips: Callable[[Op], int]) -> int:
                 keys.append(key)
                 befores.append(before)
                 before |= 1 << len(keys) - 1
-        for region in op.regions if op.name in ("while", "case", "if") else ():
+        for region in op.regions if op.name in CONTROL_FLOW else ():
             inside += count_messages(region, mesh, trips) * (trips(op) if op.name == "while" else 1)
         waits.update(dict.fromkeys(op.results, before))
     return inside + _together(keys, befores)
@@ -43,7 +42,7 @@ def _keys(op: Op, mesh: Mesh) -> list[Hashable]:
     assert isinstance(type, TensorType) and source is not None and target is not None
     keys: list[Hashable] = []
     for i, step in enumerate(plan(type, source, target, mesh).steps):
-        if step.kind in LOCAL:
+        if not step.sends:
             continue
         block = local_type(type, step.source, mesh)
         small = step.kind == "all_reduce" or block.nbytes <= SMALL_OF.get(step.kind, 0)

@@ -11,7 +11,6 @@ bound of work is what it does where work is dear.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -64,16 +63,16 @@ class Taken(NamedTuple):
     work: float
     messages: float
 
+    @property
+    def time(self) -> float:
+        """What a link sends while messages and bytes take their time, one after the other."""
+        return self.sent + TIMED.message * self.messages
+
 
 NO_MORE = Taken(1.0005, 1.1, 1.125, 1e9)  # times as much
 T = TypeVar("T")
 Bound = Callable[[Taken], bool]
 _TOLD = {"held": "take no more memory", "work": "do no more work"}
-
-
-def time(x: Taken) -> float:
-    """What a link sends while an assignment's messages and bytes take their time, one after the other."""
-    return x.sent + TIMED.message * x.messages
 
 
 class PlainBounds:
@@ -85,7 +84,6 @@ class PlainBounds:
         self.start = start
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
-        self.quick = math.inf  # the time that must not be exceeded any more
         self.found: dict[Prices, State] = {}  # by searches with other prices
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
 
@@ -158,16 +156,15 @@ class PlainBounds:
         if self.now.sent < TIMED.message:
             return
         rivals = [(self.seen_in(x, self.taken), x) for x in (self.leanest_plain, self.plain)]
-        taken, quickest = min(rivals, key=lambda rival: time(rival[0]))
-        least = time(taken)
-        if taken.messages >= self.now.messages or HARDLY * least >= time(self.now):
+        taken, quickest = min(rivals, key=lambda rival: rival[0].time)
+        if taken.messages >= self.now.messages or HARDLY * taken.time >= self.now.time:
             return
 
         def is_quick(x: Taken) -> bool:
-            return time(x) <= least and self.takes_no_more(x) and not self.sends_more(x)
+            return x.time <= taken.time and self.takes_no_more(x) and not self.sends_more(x)
 
         if self.replaced([by_time(self.module)], is_quick, lambda x: True, LITTLE, quickest):
-            self.quick = least
+            self.kept["time"] = taken.time
             self.told.append(
                 "to take no more time than plain propagation, by fewer messages, it sends more bytes"
             )
@@ -180,11 +177,9 @@ class PlainBounds:
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
-        if not self.kept and self.quick == math.inf:
+        if not self.kept:
             return True
         taken = self.taken(self.engine)
-        if time(taken) > self.quick:
-            return False
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
     def leanest(self, states: Iterable[State]) -> State:

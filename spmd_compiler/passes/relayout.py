@@ -158,7 +158,7 @@ def _fused(steps: Iterable[Step], type: TensorType, mesh: Mesh) -> Plan:
 def _contested(plan: Plan, src: Layout, dst: Layout) -> bool:
     """Whether a direct plan may not be the best: blocks are permuted and gathered or split as well, so other axes may do; or
     an axis changes dims, and new ones may first be cut where it goes to, and change places with it."""
-    kinds = [s.kind for s in plan.steps if s.kind not in ("slice", "to_partial")]
+    kinds = [s.kind for s in plan.steps if s.sends]
     if "exchange" in kinds or ("collective_permute" in kinds and len(kinds) > 1):
         return True
     places, new = src.placement, any(a not in src.placement for axes in dst.dims for a in axes)

@@ -31,6 +31,11 @@ class Step(NamedTuple):
     reduction: str = ""
     between: Layout | None = None
 
+    @property
+    def sends(self) -> bool:
+        """Whether devices exchange anything in it."""
+        return self.kind not in ("slice", "to_partial")
+
 
 def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[Step]:
     """The steps that lead from `src` to another layout; `dst` prunes those that can't help."""
