@@ -42,7 +42,7 @@ scorecard: $(VENV)/.installed  ## known bugs of partitioners, ours beside Shardy
 zoo-variants: $(VENV)/.installed  ## the same on 819 generated variants of these programs
 	$(BIN)/python -m benchmarks.run_variants
 
-zoo-more: $(VENV)/.installed  ## the same on 211 more programs
+zoo-more: $(VENV)/.installed  ## the same on more programs
 	$(BIN)/python -m benchmarks.run_more
 
 AOT_VENV ?= .venv-aot

@@ -1,8 +1,8 @@
-"""Generated variants of every zoo program (other shapes, meshes and layouts) through this compiler, Shardy and GSPMD:
-what each sends, read from optimized HLO, and every variant where XLA's partitioners send less.
+"""Generated variants of every zoo program (other shapes, meshes and layouts), or of every one of `more`, through this compiler,
+Shardy and GSPMD: what each sends, read from optimized HLO, and every variant where XLA's partitioners send less.
 
-    python -m benchmarks.run_variants [--limit 819] [--seed 0] [--jobs N] [--only 'lm_*' | '*~six*'] [--hlo DIR]
-        [--target h100]
+    python -m benchmarks.run_variants [--of more] [--limit 819] [--seed 0] [--jobs N] [--only 'lm_*' | '*~six*']
+        [--hlo DIR] [--target h100]
 
 Rows are kept under tmp/, those of XLA's partitioners until the variants change and ours until the compiler does: a run
 that was cut off goes on, and one after a change of the compiler compiles only ours. With a target other than CPUs the
@@ -22,9 +22,11 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import compare, variants, zoo
+from benchmarks.more import MORE as PROGRAMS
 from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
+CASES = {"zoo": zoo.CASES, "more": PROGRAMS}
 CHIPS = 8  # of a target
 MORE = 1.1  # times Shardy's work or memory, from which on it is told
 FULL = 500  # variants from which on the results are written
@@ -42,16 +44,17 @@ def main() -> int:
     arguments = ["--seed", str(seed)]
     if options.hlo:
         arguments += ["--hlo", str(Path(options.hlo).absolute())]
-    state = str(Path(options.state) / f"seed{seed}")
+    state = str(Path(options.state) / f"{'seed' if options.of == 'zoo' else options.of}{seed}")
     sweep = sweep_of(target, "benchmarks.variants.worker", state, arguments)
     if target == CPU:
         flags = QUICK + (OLDER if version("jax").startswith("0.10.") else "")
         sweep = replace(sweep, environment={"XLA_FLAGS": flags})
-    rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "variants", "hlo"))
-    text = report(rows, seed, target)
+    made_of = dict.fromkeys(("zoo", options.of, "variants", "hlo"))
+    rows = run_beside_rivals(sweep, names, options.jobs, console, list(made_of))
+    text = report(rows, seed, target, options.of)
     console.print(text, markup=False, soft_wrap=True)
-    if options.only == "*" and options.limit >= FULL:
-        stem = results_of("zoo-variants", target)
+    if options.only == "*" and (options.limit or FULL) >= FULL:
+        stem = results_of(f"{options.of}-variants", target)
         stem.with_name(stem.name + ".md").write_text(text)
     bad = [
         n
@@ -64,14 +67,14 @@ def main() -> int:
 def _names(options: argparse.Namespace) -> list[str]:
     """The variants that are asked for; those on as many devices as there are, unless these are CPUs."""
     pattern = options.only if "~" in options.only else options.only + "~*"
-    names = [n for n in variants.names(options.limit) if fnmatch.fnmatch(n, pattern)]
+    names = [n for n in variants.names(options.limit, CASES[options.of]) if fnmatch.fnmatch(n, pattern)]
     if options.target == CPU:
         return names
     meshes = {n: variants.draw(n, options.seed).axes for n in names}
     return [n for n in names if math.prod(size for _, size in meshes[n]) == CHIPS]
 
 
-def report(rows: Rows, seed: int, target: str = CPU) -> str:
+def report(rows: Rows, seed: int, target: str = CPU, of: str = "zoo") -> str:
     """Counts, means per program, and every variant that is lost, wrong or failed, as markdown."""
     ratios = {n: r for n, by_part in rows.items() if (r := compare.ratio(by_part)) is not None}
     ours = [by_part["spmd"] for by_part in rows.values()]
@@ -86,9 +89,9 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
     repeated = sorted((n for n, r in work.items() if r > MORE), key=lambda n: -work[n])
     wins = sum(r * compare.SLACK[0] < 1 for r in ratios.values())
     lines = [
-        f"# Variants of the zoo on {compiled_for(target)}",
+        f"# Variants of {'the zoo' if of == 'zoo' else 'more programs'} on {compiled_for(target)}",
         "",
-        f"{len(rows)} generated variants (seed {seed}) of {len(zoo.CASES)} programs: other sizes, meshes of up to three axes "
+        f"{len(rows)} generated variants (seed {seed}) of {len(CASES[of])} programs: other sizes, meshes of up to three axes "
         "with 2 to 64 devices (`~six`: 6, `~cube`: 2 x 2 x 2, `~many`: 64), other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
         "Compiled only; some of ours are run and compared with one device.",
         "",
@@ -133,7 +136,7 @@ def report(rows: Rows, seed: int, target: str = CPU) -> str:
         "| program | variants | geometric mean | worst |",
         "|---|---:|---:|---:|",
     ]
-    for case in zoo.CASES:
+    for case in CASES[of]:
         own = [r for n, r in ratios.items() if n.split("~")[0] == case]
         if own:
             lines.append(f"| {case} | {len(own)} | {compare.geometric_mean(own):.2f} | {max(own):.2f} |")
@@ -172,12 +175,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--limit",
-        type=int,
-        default=len(variants.ROUNDS) * len(zoo.CASES),
-        help="variants, default %(default)s",
-    )
+    parser.add_argument("--of", default="zoo", choices=CASES, help="which programs, default %(default)s")
+    parser.add_argument("--limit", type=int, help="variants, default all")
     parser.add_argument("--seed", type=int, default=0)
     add_target(parser)
     parser.add_argument("--jobs", type=int, default=1, help="processes")

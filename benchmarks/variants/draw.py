@@ -1,4 +1,4 @@
-"""Draws a variant of a zoo program: another mesh, other sizes of its arguments' dims, other layouts.
+"""Draws a variant of a program: another mesh, other sizes of its arguments' dims, other layouts.
 
 A size is replaced wherever it stands in the arguments' shapes, so that what fitted together still does; where the
 program has the size written in its text it won't trace, and others are tried.
@@ -6,7 +6,7 @@ program has the size written in its text it won't trace, and others are tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from benchmarks import zoo
+from benchmarks.more import MORE
 
 from .layouts import SpecMap, draw_specs, map_specs
 from .meshes import Axes, draw_mesh
@@ -30,7 +31,7 @@ ROUNDS = (*map(str, range(8)), "six0", "cube0", "many0", "six1", "many1")
 
 @dataclass
 class Variant:
-    """A program like those of the zoo. `what`: how it differs from the original."""
+    """A program like another. `what`: how it differs from the original."""
 
     name: str
     axes: Axes
@@ -38,9 +39,9 @@ class Variant:
     what: str
 
 
-def names(limit: int) -> list[str]:
+def names(limit: int | None = None, cases: Iterable[str] = zoo.CASES) -> list[str]:
     """`program~number` of the first `limit` variants, in turn of every program."""
-    every = [f"{case}~{variant}" for variant in ROUNDS for case in zoo.CASES]
+    every = [f"{case}~{variant}" for variant in ROUNDS for case in cases]
     return every[:limit]
 
 
@@ -53,7 +54,7 @@ def draw(name: str, seed: int) -> Variant:
     """The same variant for the same name and seed."""
     case_name, kind = name.split("~")[0], kind_of(name)
     rng = Random(f"{seed} {name}")
-    case = zoo.CASES[case_name]
+    case = zoo.CASES.get(case_name) or MORE[case_name]
     built = case.build()
     axes, renamed = draw_mesh(rng, case.mesh, kind)
     thirds = any(size % 3 == 0 for _, size in axes)
