@@ -55,6 +55,11 @@ _REDUCERS = {name: kind for kind, name in COMBINE.items()}
 _BOOLEAN_REDUCERS = {**_REDUCERS, "add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 
 
+def is_remade(op: Op) -> bool:
+    """Whether the op reads no more than a number, so that it makes any block of its result by itself."""
+    return op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and not op.operands[0].type.rank)
+
+
 def terminator(op_name: str) -> str:
     """The MLIR name of the op that ends the regions of an op."""
     dialect = op_name.partition(".")[0] if "." in op_name else ""

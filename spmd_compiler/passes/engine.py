@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout, canonical, even_part
 from ..ir.mesh import Mesh
-from ..ir.optable import CONTROL_FLOW
+from ..ir.optable import CONTROL_FLOW, is_remade
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment, Costs
@@ -56,6 +56,9 @@ class Engine(Assignment):
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
+        self.remade: set[Value] = (
+            set()
+        )  # what is made again in each layout in which it is wanted: no user draws others to its own
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
@@ -64,7 +67,7 @@ class Engine(Assignment):
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
-        layouts, rule_of, others = self.layouts, self.book.rule, self._others
+        layouts, rule_of, others, remade = self.layouts, self.book.rule, self._others, self.remade
         for op in block.ops:
             name = op.name
             if name in UNPRICED:
@@ -72,10 +75,12 @@ class Engine(Assignment):
                 continue
             if name == "constant" and op.results[0].type.rank == 0:
                 self.book.scalars[op.results[0]] = op.attrs["value"]
-            there = tuple([(layouts[v], others(v)) for v in op.operands])
+            there = tuple([(layouts[v], () if v in remade else others(v)) for v in op.operands])
             self.record(op, rule_of(op).choose(self.costs, op, there))
             if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
+            if is_remade(op):
+                remade.add(op.results[0])
             if op.regions:
                 self._scalar_region(op)
 

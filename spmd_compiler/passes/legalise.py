@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..ir.graph import Block, Loc, Op, Value
 from ..ir.layout import Layout
+from ..ir.optable import is_remade
 
 if TYPE_CHECKING:
-    from .engine import Engine
+    from .engine import Engine, is_remade
 
 
 def legalise(engine: Engine, body: Block, wanted: list[Any]) -> Block:
@@ -64,9 +65,7 @@ class _Writer:
             assert new.layout is not None
             env[value, new.layout] = new
         out.ops.append(Op(op.name, operands, results, op.attrs, self.regions(op, env), op.loc))
-        if op.name in ("constant", "iota") or (
-            op.name == "broadcast_in_dim" and not op.operands[0].type.rank
-        ):
+        if is_remade(op):
             self.remade[op.results[0]] = op
 
     def regions(self, op: Op, env: dict[tuple[Value, Layout], Value]) -> tuple[Block, ...]:

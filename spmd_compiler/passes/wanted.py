@@ -29,6 +29,8 @@ def wanted_sums(engine: Engine, body: Block) -> dict[Value, Layout]:
     wanted: dict[Value, Layout] = {}
     users = readers(body)
     for op in body.ops:
+        for region in op.regions if op.name in CONTROL_FLOW else ():
+            wanted |= wanted_sums(engine, region)
         for value in op.results:
             if (layout := engine.layouts[value]).partial:
                 wanted |= _on_more_axes(engine, value, value, layout.without_partial(), users)
