@@ -93,6 +93,18 @@ def shared_args(engine: Engine, body: Block) -> Seen:
     return seen
 
 
+def whole_args(engine: Engine, body: Block) -> Seen:
+    """All arguments, each whole, where to gather them costs less than the assignment sends: every device does all of the rest."""
+    seen: dict[Value, Layout] = {}
+    paid = 0.0
+    for value in body.args:
+        given = engine.given(value.layout)
+        if given is not None and given.axes:
+            seen[value] = Layout.replicated(value.type.rank)
+            paid += engine.costs.relayout(value.type, given, seen[value])
+    return seen if paid < engine.traffic.sent(engine) else {}
+
+
 def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
     """Arguments of products that have an axis along different dims, one of them without it: that which is summed over along it, or
     if the result has both dims, the first or second operand, as `yielding` says. The other one stays where it is, as where a

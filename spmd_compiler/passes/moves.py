@@ -80,10 +80,18 @@ def plan_moves(n: int, blocks: Sequence[int], runs: Sequence[Run], length: int) 
             groups = mixed
     if len(groups) > ROUNDS:
         return None
-    rounds = [_round(group, n, row) for group in groups]
     stay = _by_distance([p for p in pieces if p.sender == p.receiver], n)
+    if len(groups) == 1 and _is_permutation(pieces, length):
+        groups, stay = [pieces], []
+    rounds = [_round(group, n, row) for group in groups]
     here = [_round(group, n, row)._replace(pairs=(), shift=None) for group in stay]
     return Moves((*here, *rounds), length, sum(x.size for x in rounds), len(rounds))
+
+
+def _is_permutation(pieces: list[_Piece], length: int) -> bool:
+    """Whether whole blocks change places, or stay: one permute tells it, which goes together with others."""
+    senders = {p.sender for p in pieces}
+    return len(senders) == len(pieces) and all(p.size == length for p in pieces)
 
 
 def _positions(groups: list[list[_Piece]]) -> int:

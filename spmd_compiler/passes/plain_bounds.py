@@ -23,7 +23,15 @@ from .cost import TIMED, Prices, by_time, prices, with_room, with_work
 from .engine import Engine, State
 from .estimate import blocks_on, peak_bytes, product_flops
 from .fusion_moves import take_within
-from .gathered_args import Seen, broadcast_args, contested_args, crossing_args, scanned_args, shared_args
+from .gathered_args import (
+    Seen,
+    broadcast_args,
+    contested_args,
+    crossing_args,
+    scanned_args,
+    shared_args,
+    whole_args,
+)
 from .legalise import legalise
 from .local_search import local_search
 from .message_count import count_messages
@@ -206,7 +214,12 @@ class PlainBounds:
         engine, body = self.engine, self.body
         with engine.seen_in(start):
             crossing = [crossing_args(engine, body, k) for k in (0, 1)]
-            options = [shared_args(engine, body), wanted_sums(engine, body), *crossing]
+            options = [
+                shared_args(engine, body),
+                wanted_sums(engine, body),
+                *crossing,
+                whole_args(engine, body),
+            ]
             broadcast = broadcast_args(engine, body)
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
