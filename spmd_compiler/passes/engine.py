@@ -62,12 +62,12 @@ class Engine(Assignment):
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
-        self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, reduced sums
+        self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, sums, bases
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
-        layouts, rule_of, others, remade = self.layouts, self.book.rule, self._others, self.remade
+        layouts, rule_of, others = self.layouts, self.book.rule, self._others
         for op in block.ops:
             name = op.name
             if name in UNPRICED:
@@ -75,12 +75,12 @@ class Engine(Assignment):
                 continue
             if name == "constant" and op.results[0].type.rank == 0:
                 self.book.scalars[op.results[0]] = op.attrs["value"]
-            there = tuple([(layouts[v], () if v in remade else others(v)) for v in op.operands])
+            there = tuple([(layouts[v], others(v)) for v in op.operands])
             self.record(op, rule_of(op).choose(self.costs, op, there))
             if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
             if is_remade(op):
-                remade.add(op.results[0])
+                self.remade.add(op.results[0])
             if op.regions:
                 self._scalar_region(op)
 
@@ -122,7 +122,9 @@ class Engine(Assignment):
 
     def _others(self, value: Value) -> tuple[Layout, ...]:
         """The layouts, beside its own, in which a value exists anyway for a further user. A partial will be reduced, if not for
-        this one."""
+        this one. What is made anywhere draws no user to where others want it."""
+        if value in self.remade:
+            return (self.seen[value],) if value in self.seen else ()
         layout, users = self.layouts[value], self.demands.get(value) or ()
         others = [x for x in users if x is not layout]
         if layout.partial and not self.defers:

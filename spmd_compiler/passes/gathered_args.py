@@ -93,16 +93,17 @@ def shared_args(engine: Engine, body: Block) -> Seen:
     return seen
 
 
-def whole_args(engine: Engine, body: Block) -> Seen:
-    """All arguments, each whole, where to gather them costs less than the assignment sends: every device does all of the rest."""
+def transformed_args(engine: Engine, body: Block) -> Seen:
+    """Arguments that are transformed along dims on which they are sharded, without the axes there: XLA's partitioners gather them."""
     seen: dict[Value, Layout] = {}
-    paid = 0.0
-    for value in body.args:
-        given = engine.given(value.layout)
-        if given is not None and given.axes:
-            seen[value] = Layout.replicated(value.type.rank)
-            paid += engine.costs.relayout(value.type, given, seen[value])
-    return seen if paid < engine.traffic.sent(engine) else {}
+    parts = dict(_parts(body, {v: v for v in body.args}))
+    for op in body.walk():
+        if op.name == "fft" and (arg := parts.get(op.operands[0])) is not None:
+            given, rank = engine.given(arg.layout), arg.type.rank
+            dims = range(rank - len(op.attrs["fft_length"]), rank)
+            if given is not None and (axes := [a for d in dims for a in given.dims[d]]):
+                seen[arg] = given.drop(axes)
+    return seen
 
 
 def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:

@@ -30,7 +30,7 @@ from .gathered_args import (
     crossing_args,
     scanned_args,
     shared_args,
-    whole_args,
+    transformed_args,
 )
 from .legalise import legalise
 from .local_search import local_search
@@ -39,7 +39,7 @@ from .residuals import keep_less
 from .rules.table import RuleBook
 from .simplify import drop_unused
 from .traffic import Traffic
-from .wanted import wanted_carries, wanted_sums
+from .wanted import wanted_bases, wanted_carries, wanted_sums
 
 if TYPE_CHECKING:
     from .propagate import Propagate
@@ -93,6 +93,7 @@ class PlainBounds:
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
         self.found: dict[Prices, State] = {}  # by searches with other prices
+        self.bases: Seen = {}
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
 
     def keep(self) -> None:
@@ -100,8 +101,9 @@ class PlainBounds:
         engine = self.engine
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
-        self.plain = self.leanest(self.propagated(self.start))
-        self.leanest_plain = leanest = self.leanest([self.plain, *self.leaner(self.start)])
+        start = self.from_bases(self.start)
+        self.plain = self.leanest(self.propagated(start))
+        self.leanest_plain = leanest = self.leanest([self.plain, *self.leaner(start)])
         plain = self.seen_in(self.plain, self.taken)
         self.sent, self.fewest = plain.sent, self.seen_in(leanest, engine.traffic.sent)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
@@ -194,6 +196,12 @@ class PlainBounds:
         """The one in which least is sent."""
         return min(states, key=lambda x: self.seen_in(x, self.engine.traffic.sent))
 
+    def from_bases(self, start: State) -> State:
+        """Plain propagation where what is made of a number and updated lies as users want it: partitioners propagate back."""
+        with self.engine.seen_in(start):
+            self.bases = wanted_bases(self.engine, self.body)
+        return self.propagated_from({}) if self.bases else start
+
     def propagated(self, start: State) -> Iterator[State]:
         """By plain propagation, which may also defer sums behind loops, or see arguments gathered."""
         engine = self.engine
@@ -218,7 +226,7 @@ class PlainBounds:
                 shared_args(engine, body),
                 wanted_sums(engine, body),
                 *crossing,
-                whole_args(engine, body),
+                transformed_args(engine, body),
             ]
             broadcast = broadcast_args(engine, body)
         for k, seen in enumerate(options):
@@ -229,6 +237,7 @@ class PlainBounds:
 
     def propagated_from(self, seen: Seen, defers: bool = False) -> State:
         """By plain propagation that sees arguments in other layouts, and may defer sums."""
+        seen = {**self.bases, **seen}
         return self.propagate.forwarded(self.module, None, self.engine.book, seen, defers=defers)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout
-from ..ir.optable import CONTROL_FLOW, ELEMENTWISE
+from ..ir.optable import CONTROL_FLOW, ELEMENTWISE, is_remade
 from .engine import Engine
 from .estimate import readers
+
+UPDATES = ("dynamic_update_slice", "scatter")
 
 
 def wanted_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
@@ -34,6 +36,17 @@ def wanted_sums(engine: Engine, body: Block) -> dict[Value, Layout]:
         for value in op.results:
             if (layout := engine.layouts[value]).partial:
                 wanted |= _on_more_axes(engine, value, value, layout.without_partial(), users)
+    return wanted
+
+
+def wanted_bases(engine: Engine, body: Block) -> dict[Value, Layout]:
+    """The same of what is made of a number and then updated: it lies on no axis by itself."""
+    wanted: dict[Value, Layout] = {}
+    users = readers(body)
+    bare = {op.results[0] for op in body.ops if is_remade(op)}
+    for op in body.ops:
+        if op.name in UPDATES and (base := op.operands[0]) in bare and not engine.layouts[base].axes:
+            wanted |= _on_more_axes(engine, base, op.results[0], engine.layouts[op.results[0]], users)
     return wanted
 
 
