@@ -73,17 +73,13 @@ def test_it_sends_what_gathering_first_does(monkeypatch):
     assert "plain propagation" not in accumulated(hardware="tpu-v5p").explain()
 
 
-@pytest.mark.parametrize(
-    "name, sent, messages",
-    [("mlp_megatron_train~many0", 7_480_400, 6), ("block_2d_fwd_scan~1", 13_300_000, 13)],
-)
-def test_what_does_not_exceed_the_bound_stays(name, sent, messages):
-    """Where the search finds what takes more memory than plain propagation, only that is changed: Shardy's programs send 7,484,166
-    bytes in 4 collectives, and 38,633,472 in 13."""
-    low = variant(name, 53)
+def test_what_does_not_exceed_the_bound_stays():
+    """Where the search finds what takes more memory than plain propagation, only that is changed: Shardy's program sends 38,633,472
+    bytes in 13 collectives."""
+    low = variant("block_2d_fwd_scan~1", 53)
     assert "take no more memory" in low.explain()
-    assert low.comm_bytes() <= sent
-    assert sum(c.trips for c in low.collectives()) <= messages
+    assert low.comm_bytes() <= 13_300_000
+    assert sum(c.trips for c in low.collectives()) <= 13
 
 
 def descent(w, xs, lr):
