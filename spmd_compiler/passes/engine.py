@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import Layout, canonical, even_part
 from ..ir.mesh import Mesh
-from ..ir.optable import CONTROL_FLOW, ELEMENTWISE, is_remade
+from ..ir.optable import CONTROL_FLOW, is_remade
 from ..ir.trips import trip_count
 from ..ir.types import Type
 from .assignment import Assignment, Costs
@@ -62,10 +62,6 @@ class Engine(Assignment):
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
-        self.yields: int | None = (
-            None  # which of the values that meet others of them yield to, if these are made by broadcasts
-        )
-        self.expanded: dict[Value, Op] = {}  # what has more numbers by a broadcast
         self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, sums, bases
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
@@ -79,51 +75,14 @@ class Engine(Assignment):
                 continue
             if name == "constant" and op.results[0].type.rank == 0:
                 self.book.scalars[op.results[0]] = op.attrs["value"]
-            if self.yields is not None and name in ELEMENTWISE:
-                self._yield(op)
             there = tuple([(layouts[v], others(v)) for v in op.operands])
-            self.record(op, rule_of(op).choose(self.costs, op, there, self._wanted(op)))
+            self.record(op, rule_of(op).choose(self.costs, op, there))
             if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
             if is_remade(op):
                 self.remade.add(op.results[0])
-            elif self.yields is not None and self.expands(op):
-                self.expanded[op.results[0]] = op
             if op.regions:
                 self._scalar_region(op)
-
-    def _wanted(self, op: Op) -> tuple[Layout, ...] | None:
-        """What users want of a result, where it is known in advance."""
-        return (
-            (self.seen[op.results[0]],)
-            if op.name == "broadcast_in_dim" and op.results[0] in self.seen
-            else None
-        )
-
-    def expands(self, op: Op) -> bool:
-        """Whether it is a broadcast that makes more of numbers that lie on axes."""
-        if op.name != "broadcast_in_dim":
-            return False
-        (value,), (result,) = op.operands, op.results
-        return result.type.size > value.type.size and bool(self.layouts[value].axes)
-
-    def expands_elsewhere(self, op: Op) -> bool:
-        """Whether the result is then relaid, too."""
-        return self.expands(op) and any(
-            x is not self.layouts[op.results[0]] for x in self.wanted(op.results[0])
-        )
-
-    def _yield(self, op: Op) -> None:
-        """What is broadcast for an op lies as the operands that are not."""
-        sharded = [v for v in op.operands if self.layouts[v].axes]
-        others = [v for v in sharded if v not in self.expanded] or sharded
-        for v in sharded:
-            if v in self.expanded and self.layouts[v] is not (
-                layout := self.layouts[others[self.yields or 0]]
-            ):
-                maker = self.expanded[v]
-                there = tuple([(self.layouts[x], self._others(x)) for x in maker.operands])
-                self.change(maker, self.book.rule(maker).choose(self.costs, maker, there, (layout,)))
 
     def _forward_unpriced(self, op: Op) -> None:
         if op.name == "while":
@@ -165,7 +124,7 @@ class Engine(Assignment):
         """The layouts, beside its own, in which a value exists anyway for a further user. A partial will be reduced, if not for
         this one. What is made anywhere draws no user to where others want it."""
         if value in self.remade:
-            return ()
+            return (self.seen[value],) if value in self.seen else ()
         layout, users = self.layouts[value], self.demands.get(value) or ()
         others = [x for x in users if x is not layout]
         if layout.partial and not self.defers:

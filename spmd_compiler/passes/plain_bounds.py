@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from ..ir.clone import clone_block
 from ..ir.graph import Block, Module
@@ -229,20 +229,16 @@ class PlainBounds:
                 transformed_args(engine, body),
             ]
             broadcast = broadcast_args(engine, body)
-            relaid = any(map(engine.expands_elsewhere, engine.choices))
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
                 yield self.propagated_from(seen)
         if broadcast:
             yield self.propagated_from(broadcast, defers=True)
-        if relaid:
-            for k in (0, -1):
-                yield self.propagated_from({}, yields=k)
 
-    def propagated_from(self, seen: Seen, **how: Any) -> State:
-        """By plain propagation that sees arguments in other layouts, and may defer sums, or have what is broadcast yield."""
+    def propagated_from(self, seen: Seen, defers: bool = False) -> State:
+        """By plain propagation that sees arguments in other layouts, and may defer sums."""
         seen = {**self.bases, **seen}
-        return self.propagate.forwarded(self.module, None, self.engine.book, seen, **how)[0].state()
+        return self.propagate.forwarded(self.module, None, self.engine.book, seen, defers=defers)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""

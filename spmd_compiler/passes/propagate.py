@@ -132,14 +132,12 @@ class Propagate:
         seen: Mapping[Value, Layout] | None = None,
         whole: bool = False,
         defers: bool = False,
-        yields: int | None = None,
     ) -> tuple[Engine, list[Layout | None]]:
         """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
-        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them. yields: what is
-        broadcast along further dims goes, before that, to where the others lie with which it meets; of two, to this one."""
+        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them."""
         main = module.main
         engine = Engine(module, fusion, book)
-        engine.whole, engine.defers, engine.yields, engine.seen = whole, defers, yields, seen or {}
+        engine.whole, engine.defers, engine.seen = whole, defers, seen or {}
         wanted = self.asked(engine, module)
         for value in main.body.args:
             layout = engine.seen.get(value, value.layout)

@@ -102,22 +102,16 @@ class Rule:
         return other
 
     # ------------------------------------------------------------------------------------------ choosing
-    def choose(
-        self,
-        costs: Costs,
-        op: Op,
-        places: tuple[tuple[Layout, tuple[Layout, ...]], ...],
-        wanted: tuple[Layout, ...] | None = None,
-    ) -> Choice:
+    def choose(self, costs: Costs, op: Op, places: tuple[tuple[Layout, tuple[Layout, ...]], ...]) -> Choice:
         """The cheapest way to run the op, given where its operands are: their layouts, and the others in which they exist
-        anyway. wanted: the layouts that the users of its results want, if they are known."""
-        choice = self._choices.get((places, wanted))
+        anyway."""
+        choice = self._choices.get(places)
         if choice is None:
             ins = tuple([In(v.type, *place) for v, place in zip(op.operands, places, strict=True)])
-            outs = tuple([Out(v.type, wanted) for v in op.results])
+            outs = tuple([Out(v.type) for v in op.results])
             choice = self._choose(costs, ins, outs)
             choice = choice._replace(cost=self.own_cost(choice, ins, outs, costs.mesh))
-            self._choices[places, wanted] = choice
+            self._choices[places] = choice
         return choice
 
     def _choose(self, costs: Costs, ins: tuple[In, ...], outs: tuple[Out, ...]) -> Choice:
