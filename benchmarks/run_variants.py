@@ -39,7 +39,8 @@ def main() -> int:
     """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
     options = _options()
     target, seed = options.target, options.seed
-    names = _names(options)
+    every = _every(options)
+    names = _on_chips(every, options)
     console = Console() if sys.stdout.isatty() else Console(width=200)
     arguments = ["--seed", str(seed)]
     if options.hlo:
@@ -51,9 +52,9 @@ def main() -> int:
         sweep = replace(sweep, environment={"XLA_FLAGS": flags})
     made_of = dict.fromkeys(("zoo", options.of, "variants", "hlo"))
     rows = run_beside_rivals(sweep, names, options.jobs, console, list(made_of))
-    text = report(rows, seed, target, options.of)
+    text = report(rows, seed, target, options.of, options.only)
     console.print(text, markup=False, soft_wrap=True)
-    if options.only == "*" and (options.limit or FULL) >= FULL:
+    if len(every) >= FULL:
         stem = results_of(f"{options.of}-variants", target)
         stem.with_name(stem.name + ".md").write_text(text)
     bad = [
@@ -64,17 +65,21 @@ def main() -> int:
     return int(bool(bad))
 
 
-def _names(options: argparse.Namespace) -> list[str]:
-    """The variants that are asked for; those on as many devices as there are, unless these are CPUs."""
+def _every(options: argparse.Namespace) -> list[str]:
+    """The variants that are asked for."""
     pattern = options.only if "~" in options.only else options.only + "~*"
-    names = [n for n in variants.names(options.limit, CASES[options.of]) if fnmatch.fnmatch(n, pattern)]
+    return fnmatch.filter(variants.names(options.limit, CASES[options.of]), pattern)
+
+
+def _on_chips(names: list[str], options: argparse.Namespace) -> list[str]:
+    """Those on as many devices as there are, unless these are CPUs."""
     if options.target == CPU:
         return names
     meshes = {n: variants.draw(n, options.seed).axes for n in names}
     return [n for n in names if math.prod(size for _, size in meshes[n]) == CHIPS]
 
 
-def report(rows: Rows, seed: int, target: str = CPU, of: str = "zoo") -> str:
+def report(rows: Rows, seed: int, target: str = CPU, of: str = "zoo", only: str = "*") -> str:
     """Counts, means per program, and every variant that is lost, wrong or failed, as markdown."""
     ratios = {n: r for n, by_part in rows.items() if (r := compare.ratio(by_part)) is not None}
     ours = [by_part["spmd"] for by_part in rows.values()]
@@ -91,7 +96,7 @@ def report(rows: Rows, seed: int, target: str = CPU, of: str = "zoo") -> str:
     lines = [
         f"# Variants of {'the zoo' if of == 'zoo' else 'more programs'} on {compiled_for(target)}",
         "",
-        f"{len(rows)} generated variants (seed {seed}) of {len(CASES[of])} programs: other sizes, meshes of up to three axes "
+        f"{len(rows)} generated variants (seed {seed}{'' if only == '*' else f', `{only}`'}) of {len(CASES[of])} programs: other sizes, meshes of up to three axes "
         "with 2 to 64 devices (`~six`: 6, `~cube`: 2 x 2 x 2, `~many`: 64), other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
         "Compiled only; some of ours are run and compared with one device.",
         "",
