@@ -56,7 +56,7 @@ _BOOLEAN_REDUCERS = {**_REDUCERS, "add": "or", "multiply": "and", "maximum": "or
 
 
 def is_remade(op: Op) -> bool:
-    """Whether the op reads no more than a number, so that it makes any block of its result by itself."""
+    """Whether the op makes any block of its result by itself: a constant, positions, or one number everywhere."""
     return op.name in ("constant", "iota") or (op.name == "broadcast_in_dim" and not op.operands[0].type.rank)
 
 

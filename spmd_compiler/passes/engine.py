@@ -56,9 +56,7 @@ class Engine(Assignment):
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
-        self.remade: set[Value] = (
-            set()
-        )  # what is made again in each layout in which it is wanted: no user draws others to its own
+        self.remade: set[Value] = set()  # by ops that make any block of it
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
@@ -122,7 +120,7 @@ class Engine(Assignment):
 
     def _others(self, value: Value) -> tuple[Layout, ...]:
         """The layouts, beside its own, in which a value exists anyway for a further user. A partial will be reduced, if not for
-        this one. What is made anywhere draws no user to where others want it."""
+        this one. What is remade draws no user to where others want it."""
         if value in self.remade:
             return (self.seen[value],) if value in self.seen else ()
         layout, users = self.layouts[value], self.demands.get(value) or ()

@@ -9,7 +9,7 @@ from ..ir.layout import Layout
 from ..ir.optable import is_remade
 
 if TYPE_CHECKING:
-    from .engine import Engine, is_remade
+    from .engine import Engine
 
 
 def legalise(engine: Engine, body: Block, wanted: list[Any]) -> Block:
