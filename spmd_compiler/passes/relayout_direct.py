@@ -75,9 +75,7 @@ def direct(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> list[Step]
     reorder([want + g for want, g in zip(dst.dims, gone, strict=True)])
     for step in _reductions(at, dst, gather=False):
         go(step.kind, step.axes, step.target, reduction=step.reduction)
-    for d, axes in reversed(
-        [*enumerate(gone)]
-    ):  # the most along the outermost dim: what comes lies in one piece there
+    for d, axes in reversed([*enumerate(gone)]):  # the outermost dim last: the most comes, and lies in one piece
         if axes:
             go("all_gather", axes, remove(type, at, d, len(dst.dims[d]), mesh), dim=d)
     for step in _reductions(at, dst):
