@@ -75,7 +75,8 @@ def direct(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> list[Step]
     reorder([want + g for want, g in zip(dst.dims, gone, strict=True)])
     for step in _reductions(at, dst, gather=False):
         go(step.kind, step.axes, step.target, reduction=step.reduction)
-    for d, axes in reversed([*enumerate(gone)]):  # the outermost dim last: the most comes, and lies in one piece
+    # along the outermost dim last: that brings the most, in one piece
+    for d, axes in reversed([*enumerate(gone)]):
         if axes:
             go("all_gather", axes, remove(type, at, d, len(dst.dims[d]), mesh), dim=d)
     for step in _reductions(at, dst):
