@@ -139,8 +139,8 @@ def shardings(specs: Any, mesh: Mesh) -> Any:
 
 def judge(row: Row, outputs: Any, built: zoo.Built, reference: list[np.ndarray]) -> None:
     """Notes in a row how far results are from those of one device, and whether they are right. Where they are far from these, as
-    they may be where rounding turns a comparison or grows from step to step, one device in float64 decides: ours may be as far
-    from that as one device is."""
+    they may be where rounding turns a comparison or grows from step to step, one device in float64 decides: ours may be twice
+    as far from that as one device is."""
     row["error_vs_one_device"] = error = difference(outputs, reference)
     allowed = built.tol
     if error > allowed:
@@ -148,7 +148,7 @@ def judge(row: Row, outputs: Any, built: zoo.Built, reference: list[np.ndarray])
             wide = on_one_device(_in_float64(built))
         row["error_vs_float64"] = error = difference(outputs, wide)
         row["one_device_vs_float64"] = own = difference(reference, wide)
-        allowed = max(allowed, own)
+        allowed = max(allowed, 2 * own)
     row["right"] = error <= allowed
 
 
