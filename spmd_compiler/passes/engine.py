@@ -56,7 +56,7 @@ class Engine(Assignment):
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
-        self.remade: set[Value] = set()  # by ops that make any block of it
+        self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
@@ -78,7 +78,7 @@ class Engine(Assignment):
             if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
             if is_remade(op):
-                self.remade.add(op.results[0])
+                self.remade[op.results[0]] = op
             if op.regions:
                 self._scalar_region(op)
 

@@ -6,7 +6,7 @@ propagation also begins from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import permutations
 
 from ..ir.graph import Block, Op, Value
@@ -21,12 +21,7 @@ PARTS = ("dynamic_slice", "reshape")
 
 def scanned_args(engine: Engine, body: Block) -> Seen:
     """Arguments that are sliced along a dim on which they are sharded, as by a scan over it, without the axes on such dims."""
-    seen: dict[Value, Layout] = {}
-    for value, dims in _sliced(body, {v: v for v in body.args}):
-        layout = seen.get(value) or engine.given(value.layout)
-        if layout is not None and (axes := [a for d in dims for a in layout.dims[d]]):
-            seen[value] = layout.drop(axes)
-    return seen
+    return _whole_along(engine, _sliced(body, {v: v for v in body.args}))
 
 
 def contested_args(engine: Engine, body: Block) -> Seen:
@@ -95,15 +90,7 @@ def shared_args(engine: Engine, body: Block) -> Seen:
 
 def transformed_args(engine: Engine, body: Block) -> Seen:
     """Arguments that are transformed along dims on which they are sharded, without the axes there: XLA's partitioners gather them."""
-    seen: dict[Value, Layout] = {}
-    parts = dict(_parts(body, {v: v for v in body.args}))
-    for op in body.walk():
-        if op.name == "fft" and (arg := parts.get(op.operands[0])) is not None:
-            given, rank = engine.given(arg.layout), arg.type.rank
-            dims = range(rank - len(op.attrs["fft_length"]), rank)
-            if given is not None and (axes := [a for d in dims for a in given.dims[d]]):
-                seen[arg] = given.drop(axes)
-    return seen
+    return _whole_along(engine, _transformed(body))
 
 
 def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
@@ -136,6 +123,16 @@ def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
     return seen
 
 
+def _whole_along(engine: Engine, cut: Iterable[tuple[Value, Iterable[int]]]) -> Seen:
+    """Arguments without the axes on some of their dims, those that have any there."""
+    seen: dict[Value, Layout] = {}
+    for value, dims in cut:
+        layout = seen.get(value) or engine.given(value.layout)
+        if layout is not None and (axes := [a for d in dims for a in layout.dims[d]]):
+            seen[value] = layout.drop(axes)
+    return seen
+
+
 def _lines(op: Op, operand: int, layout: Layout) -> dict[str, tuple[str, int] | None]:
     """Per axis what it cuts a product's operand along: a dim that the other one has too, or None, one of its own."""
     lines: dict[str, tuple[str, int] | None] = dict.fromkeys(layout.placement)
@@ -154,6 +151,15 @@ def _sliced(block: Block, args: dict[Value, Value]) -> Iterator[tuple[Value, lis
             yield args[value], [d for d, (size, part) in enumerate(sizes) if part < size]
         elif op.name == "while":
             yield from _sliced(op.regions[1], _inside(op, args))
+
+
+def _transformed(body: Block) -> Iterator[tuple[Value, Iterable[int]]]:
+    """Arguments, and the dims along which they are transformed."""
+    parts = dict(_parts(body, {v: v for v in body.args}))
+    for op in body.walk():
+        if op.name == "fft" and (arg := parts.get(op.operands[0])) is not None:
+            rank = arg.type.rank
+            yield arg, range(rank - len(op.attrs["fft_length"]), rank)
 
 
 def _parts(block: Block, args: dict[Value, Value]) -> Iterator[tuple[Value, Value]]:

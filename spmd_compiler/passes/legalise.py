@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from ..ir.graph import Block, Loc, Op, Value
 from ..ir.layout import Layout
-from ..ir.optable import is_remade
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -24,7 +23,6 @@ def legalise(engine: Engine, body: Block, wanted: list[Any]) -> Block:
 class _Writer:
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
         self.parents: dict[Value, dict[Layout, Layout]] = {}
 
     def block(
@@ -65,8 +63,6 @@ class _Writer:
             assert new.layout is not None
             env[value, new.layout] = new
         out.ops.append(Op(op.name, operands, results, op.attrs, self.regions(op, env), op.loc))
-        if is_remade(op):
-            self.remade[op.results[0]] = op
 
     def regions(self, op: Op, env: dict[tuple[Value, Layout], Value]) -> tuple[Block, ...]:
         engine = self.engine
@@ -96,7 +92,7 @@ class _Writer:
         if hit is not None:
             return hit
         new = Value(value.type, layout)
-        op = self.remade.get(value)
+        op = self.engine.remade.get(value)
         if op is not None and not layout.partial:
             operands = [self.get(v, Layout.replicated(0), out, env, reason, loc) for v in op.operands]
             again = Op(op.name, operands, [new], op.attrs, (), op.loc)

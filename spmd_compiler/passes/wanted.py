@@ -9,8 +9,7 @@ from ..ir.layout import Layout
 from ..ir.optable import CONTROL_FLOW, ELEMENTWISE, is_remade
 from .engine import Engine
 from .estimate import readers
-
-UPDATES = ("dynamic_update_slice", "scatter")
+from .iterations import PUTS
 
 
 def wanted_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
@@ -45,7 +44,7 @@ def wanted_bases(engine: Engine, body: Block) -> dict[Value, Layout]:
     users = readers(body)
     bare = {op.results[0] for op in body.ops if is_remade(op)}
     for op in body.ops:
-        if op.name in UPDATES and (base := op.operands[0]) in bare and not engine.layouts[base].axes:
+        if op.name in PUTS and (base := op.operands[0]) in bare and not engine.layouts[base].axes:
             wanted |= _on_more_axes(engine, base, op.results[0], engine.layouts[op.results[0]], users)
     return wanted
 
