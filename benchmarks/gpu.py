@@ -1,15 +1,16 @@
-"""Runs the zoo on this machine's GPU, and layers of the size that are trained.
+"""Runs the zoo on this machine's GPU, and layers of the size that are trained; or every one of `more`.
 
-    python -m benchmarks.gpu [--jobs N] [--state DIR] ['lm_*' ...]
+    python -m benchmarks.gpu [--of more] [--jobs N] [--state DIR] ['lm_*' ...]
 
-First each program on a mesh whose axes all have size 1, compared with `jax.jit` there. Then what the first of 8 such GPUs does, of
-which the others need not be there: compiled by XLA for all of them and timed, ours and Shardy's in turn, with the sending
-left out (`gpu_worker` says how). A complete run writes `benchmarks/results/gpu-*`.
+First each program on a mesh whose axes all have size 1, compared with `jax.jit` there. Then what the first of 8 such
+GPUs does, of which the others need not be there: compiled by XLA for all of them and timed, ours and Shardy's in turn, with the
+sending left out (`gpu_worker` says how). A complete run writes `benchmarks/results/gpu-*`.
 """
 
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from rich.console import Console
 
 from benchmarks import compare, zoo
 from benchmarks.gpu_worker import ALONE, GPUS, LARGE, MODEL
+from benchmarks.more import MORE
 from benchmarks.targets import TARGETS
 from benchmarks.workers import ROOT, Row, Rows, Sweep
 
@@ -29,6 +31,7 @@ ENVIRONMENT = {
     "XLA_FLAGS": TARGETS["h100"].environment["XLA_FLAGS"],
 }
 TIMEOUT = 60.0
+OF = {"zoo": zoo.CASES, "more": MORE}
 
 
 def main() -> int:
@@ -40,32 +43,33 @@ def main() -> int:
         "--jobs", type=int, default=4, help="processes at a time; while one times, others compile"
     )
     parser.add_argument("--state", default=str(ROOT / "tmp" / "gpu"), help="folder of the rows")
+    parser.add_argument("--of", choices=OF, default="zoo", help="which programs, default %(default)s")
     parser.add_argument("patterns", nargs="*")
     options = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    names = zoo.names(options.patterns)
+    patterns = options.patterns or ["*"]
+    names = [n for n in OF[options.of] if any(fnmatch.fnmatch(n, p) for p in patterns)]
+    large = LARGE if options.of == "zoo" and not options.patterns else ()
     rows: Rows = {}
-    for parts, what in (
-        ((ALONE,), names),
-        (("spmd", "shardy"), [*names, *(() if options.patterns else LARGE)]),
-    ):
+    for parts, what in (((ALONE,), names), (("spmd", "shardy"), [*names, *large])):
         folder = Path(options.state) / "-".join(parts)
         sweep = Sweep(WORKER, parts, folder, (), TIMEOUT, ENVIRONMENT)
         for name, by_part in sweep.run(what, options.jobs, console, parts[0]).items():
             rows.setdefault(name, {}).update(by_part)
-    text = table(rows)
+    text = table(rows, options.of)
     console.print(text, markup=False, soft_wrap=True)
     if not options.patterns:
-        (ROOT / "benchmarks" / "results" / f"gpu-jax{version('jax')}.md").write_text(text)
+        stem = "gpu" if options.of == "zoo" else f"{options.of}-gpu"
+        (ROOT / "benchmarks" / "results" / f"{stem}-jax{version('jax')}.md").write_text(text)
     ours = [row for by_part in rows.values() for part, row in by_part.items() if part != "shardy"]
     return int(any(row["status"] != "ok" or not row.get("right", True) for row in ours))
 
 
-def table(rows: Rows) -> str:
+def table(rows: Rows, of: str) -> str:
     """The comparison as markdown."""
     title = {by_part["spmd"].get("device") for by_part in rows.values()} - {None}
     lines = [
-        f"# The zoo on one {' '.join(sorted(title)) or 'GPU'}, JAX {version('jax')}",
+        f"# {'The zoo' if of == 'zoo' else 'More programs'} on one {' '.join(sorted(title)) or 'GPU'}, JAX {version('jax')}",
         "",
         f"Alone: on a mesh whose axes all have size 1, beside `jax.jit` there. The rest: what the first of {GPUS} such GPUs does, compiled by "
         "XLA for all of them and run with the sending left out. Bytes sent by the optimized HLO (ring model; Shardy's with the "

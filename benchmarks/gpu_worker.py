@@ -21,6 +21,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks import memory, overlap, zoo
+from benchmarks.more import MORE
 from benchmarks.targets import whole_operands
 from benchmarks.workers import Row, outcome, start_row, work, worker_options
 from benchmarks.zoo.registry import hint
@@ -79,7 +80,10 @@ LARGE = {  # of the size that is trained; of their arguments only shapes and typ
 
 def program(name: str) -> tuple[Axes, zoo.Built]:
     """Axes of the mesh, and the program."""
-    return LARGE[name]() if name in LARGE else (zoo.CASES[name].mesh, zoo.CASES[name].build())
+    if name in LARGE:
+        return LARGE[name]()
+    case = (zoo.CASES | MORE)[name]
+    return case.mesh, case.build()
 
 
 def run_alone(name: str) -> Iterator[Row]:

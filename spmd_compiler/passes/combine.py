@@ -2,7 +2,7 @@
 
 A collective may run anywhere between its operand's definition and its first use; those of one kind, axes and type whose
 ranges have a point in common can run there together. Small ones cost latency, not bytes: they are packed into one buffer,
-sent at once, and unpacked. So that ranges are long, small ops behind small collectives first move to where their results are
+sent at once, and unpacked, as bits where what only moves has several types of one size. So that ranges are long, small ops behind small collectives first move to where their results are
 used. Larger all-reduces become one of several operands, without a copy, as XLA's own combiner runs them on all platforms; so do
 larger all-gathers, which XLA keeps so on CPU.
 """
@@ -38,6 +38,12 @@ BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA fo
 HELD = ("all_gather", "reduce_scatter")  # what XLA holds more for if they go together
 PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
+
+_BITS = {  # what carries types of one size
+    **dict.fromkeys(("i8", "u8"), "u8"),
+    **dict.fromkeys(("i16", "u16", "f16", "bf16"), "u16"),
+    **dict.fromkeys(("i32", "u32", "f32"), "u32"),
+}
 
 # the place in a block before which to run, and collectives that can run there together
 Group = tuple[int, list[Op]]
@@ -263,7 +269,13 @@ def _small(op: Op) -> Any:
     limit = SMALL_OF.get(op.name, SMALL)
     if op.name not in _PACK or not _sends_at_most(op, limit) or _held(op) > GATHERED:
         return None
-    return op.name, op.operands[0].type.dtype, *(op.attrs.get(name) for name in _SHARED)
+    type = carrier(op.operands[0].type.dtype, op.attrs.get("kind"))
+    return op.name, type, *(op.attrs.get(name) for name in _SHARED)
+
+
+def carrier(dtype: str, kind: str | None) -> str:
+    """The element type in which small collectives send one, if they have several. kind: what reduces, if something does."""
+    return dtype if kind else _BITS.get(dtype, dtype)
 
 
 def reduction_keys(block: Block, bucket: int) -> dict[Op, ReductionKey]:
@@ -336,24 +348,24 @@ def _as_few(
     packed = [end for end in ends if end[0].type.nbytes <= copied]
     alone = [end for end in ends if end[0].type.nbytes > copied]
     sent = [b.reshape(x, (*lead, *x.type.shape)) for x, _ in alone]
-    if packed:
-        sent.append(b.concatenate([b.reshape(x, (*lead, x.type.size)) for x, _ in packed], len(lead)))
+    rows = [b.reshape(x, (*lead, x.type.size)) for x, _ in packed]
+    if rows:
+        sent.append(_in_a_row(b, rows, len(lead)))
     made = [*send(sent)]
-    if packed:
-        made[-1:] = _split(b, made[-1], len(lead), [x.type.size for x, _ in packed])
+    if rows:
+        made[-1:] = _apart(b, made[-1], len(lead), rows)
     return [(x, y, part) for (x, y), part in zip((*alone, *packed), made, strict=True)]
 
 
 def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
     rows = [_blocks(b, op.operands[0], op.attrs["dim"], axes) for op in ops]
-    total = b.reduce_scatter(b.concatenate(rows, 1), axes, 0, ops[0].attrs["kind"])
-    parts = _split(b, total, 1, [r.type.shape[1] for r in rows])
+    parts = _apart(b, b.reduce_scatter(_in_a_row(b, rows, 1), axes, 0, ops[0].attrs["kind"]), 1, rows)
     return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
 
 
 def _all_to_all(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
     rows = [_blocks(b, op.operands[0], op.attrs["split_dim"], axes) for op in ops]
-    parts = _split(b, b.all_to_all(b.concatenate(rows, 1), axes, 0, 0), 1, [r.type.shape[1] for r in rows])
+    parts = _apart(b, b.all_to_all(_in_a_row(b, rows, 1), axes, 0, 0), 1, rows)
     out: dict[Value, Value] = {}
     for op, part in zip(ops, parts, strict=True):
         split, shape = op.attrs["split_dim"], op.operands[0].type.shape
@@ -373,13 +385,30 @@ _PACK: dict[str, Emit] = {
 _SHARED = ("axes", "kind", "shift", "wrap", "pairs", "target_axes")  # what packed collectives have in common
 
 
-def _split(b: Builder, value: Value, dim: int, sizes: list[int]) -> list[Value]:
+def _in_a_row(b: Builder, rows: list[Value], dim: int) -> Value:
+    """One behind the other, along a dim."""
+    types = {row.type.dtype for row in rows}
+    if len(types) > 1:
+        rows = [_cast(b, row, _BITS[row.type.dtype]) for row in rows]
+    return b.concatenate(rows, dim)
+
+
+def _apart(b: Builder, value: Value, dim: int, rows: list[Value]) -> list[Value]:
+    """What lies in a row apart again, as long and of the types that the rows were."""
     parts: list[Value] = []
     start = 0
-    for size in sizes:
-        parts.append(b.slice(value, dim, start, start + size))
+    for row in rows:
+        size = row.type.shape[dim]
+        parts.append(_cast(b, b.slice(value, dim, start, start + size), row.type.dtype))
         start += size
     return parts
+
+
+def _cast(b: Builder, value: Value, dtype: str) -> Value:
+    """The same bits as another type of their size."""
+    if value.type.dtype == dtype:
+        return value
+    return b.op("bitcast_convert", [value], TensorType(value.type.shape, dtype))
 
 
 def _blocks(b: Builder, value: Value, dim: int, axes: tuple[str, ...]) -> Value:

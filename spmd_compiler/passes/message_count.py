@@ -12,7 +12,7 @@ from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
-from .combine import SMALL_OF
+from .combine import SMALL_OF, carrier
 from .estimate import reads
 from .relayout import plan
 
@@ -46,7 +46,7 @@ def _keys(op: Op, mesh: Mesh) -> list[Hashable]:
             continue
         block = local_type(type, step.source, mesh)
         small = step.kind == "all_reduce" or block.nbytes <= SMALL_OF.get(step.kind, 0)
-        alike = step.kind, step.axes, step.reduction, block.dtype
+        alike = step.kind, step.axes, step.reduction, carrier(block.dtype, step.reduction)
         keys.append(alike if small else (op, i))
     return keys
 

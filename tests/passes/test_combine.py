@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spmd_compiler import ir
+from spmd_compiler.ir.types import numpy_dtype
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.builder import Builder
 from spmd_compiler.passes.combine import BUCKET, COPIED, bucket_sizes, combine_collectives
@@ -237,11 +238,15 @@ def test_a_reduction_whose_halves_would_go_alone_stays():
 def _same_results(module, packed):
     rng = np.random.default_rng(0)
     devices = range(module.mesh.size)
-    args = [[rng.integers(-9, 9, v.type.shape).astype("f4") for _ in devices] for v in module.main.body.args]
+    args = [
+        [rng.integers(-9, 9, v.type.shape).astype(numpy_dtype(v.type.dtype)) for _ in devices]
+        for v in module.main.body.args
+    ]
     for want, got in zip(run_devices(module, args), run_devices(packed, args), strict=True):
         np.testing.assert_array_equal(got, want)
 
 
+TYPES = ("f32", "f32", "i32", "u32", "f16", "i16", "f64", "c64")
 KINDS = ("all_gather", "all_reduce", "shift", "permute", "all_to_all", "reduce_scatter")
 
 
@@ -253,7 +258,7 @@ def test_packed_collectives_give_what_each_gave(data):
     b = Builder(mesh, ir.Block([], [], []))
     for _ in range(data.draw(st.integers(2, 4))):
         shape = tuple(24 * data.draw(st.integers(0, 1)) or 1 for _ in range(data.draw(st.integers(1, 3))))
-        b.block.args.append(ir.Value(ir.TensorType(shape, "f32")))
+        b.block.args.append(ir.Value(ir.TensorType(shape, data.draw(st.sampled_from(TYPES)))))
     values = list(b.block.args)
     for _ in range(data.draw(st.integers(2, 6))):
         value = data.draw(st.sampled_from(values))
@@ -268,7 +273,8 @@ def test_packed_collectives_give_what_each_gave(data):
         elif kind == "all_gather":
             new = b.all_gather(value, axes, data.draw(dims))
         elif kind == "all_reduce":
-            new = b.all_reduce(value, axes, data.draw(st.sampled_from(["sum", "max"])))
+            reductions = ["sum"] if value.type.dtype == "c64" else ["sum", "max"]
+            new = b.all_reduce(value, axes, data.draw(st.sampled_from(reductions)))
         elif kind == "shift":
             new = b.shift(value, axes, data.draw(st.integers(0, 2)), data.draw(st.booleans()))
         else:
@@ -327,6 +333,27 @@ func @main(%x: f32[64,32] {-,-}, %y: f32[8] {-}, %z: f32[4] {-}) -> (f32[64,32] 
     verify(packed)
     (reduce,) = [op for op in packed.walk() if op.name == "all_reduce"]
     assert [v.type.shape for v in reduce.operands] == [(64, 32), (12,)]
+    _same_results(module, packed)
+
+
+FOUND = """mesh {a=2}
+func @main(%x: f32[8] {a}, %y: i32[8] {a}, %z: f64[8] {a}) -> (f32[16] {-}, i32[16] {-}, f64[16] {-}) {
+  %0: f32[16] = all_gather(%x) axes=["a"] dim=0
+  %1: i32[16] = all_gather(%y) axes=["a"] dim=0
+  %2: f64[16] = all_gather(%z) axes=["a"] dim=0
+  return %0, %1, %2
+}
+"""
+
+
+def test_what_moves_goes_together_as_bits():
+    """Numbers and where they were found, as of an argmax; not what has another size, nor what is added up."""
+    module = ir.parse(FOUND)
+    packed = ir.parse(FOUND)
+    combine_collectives(packed.main.body, module.mesh)
+    verify(packed)
+    sent = [op.operands[0].type.dtype for op in packed.walk() if op.name == "all_gather"]
+    assert sorted(sent) == ["f64", "u32"]
     _same_results(module, packed)
 
 
