@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..ir.graph import Module, Op
-from ..ir.layout import local_type
+from ..ir.layout import local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
+from .halo import Window, moves_price, window_moves
 from .hardware import PRESETS, Hardware
 
 if TYPE_CHECKING:
@@ -191,13 +192,19 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     if not step.sends:
         return touched
     n = mesh.axes_size(step.axes)
-    sent, messages = float(local), 1.0  # a permute; reblocked, two neighbours exchange at most a block
-    if step.kind == "exchange":
+    sent, messages = float(local), 1.0  # a permute
+    if step.kind == "reblock":
+        have, want = (
+            local_block(x, step.dim, type.shape[step.dim], mesh) for x in (step.source, step.target)
+        )
+        moves = window_moves(n, have, Window(want, 0, want, 0, type.shape[step.dim]))
+        sent, messages = moves_price(moves, local / have)
+    elif step.kind == "exchange":
         touched, messages = 2 * touched, n
     elif step.kind in ("reduce_scatter", "all_to_all"):
         # the dim that is split may have to be padded to a multiple first
         sent = (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
-    elif step.kind not in ("reblock", "collective_permute"):
+    elif step.kind != "collective_permute":
         sent, messages = ring_bytes(step.kind, n, local), JOINED if step.kind == "all_reduce" else 1.0
     if step.kind in ("reduce_scatter", "all_gather") and math.prod(block.shape[: step.dim]) > 1:
         # the blocks lie in pieces: XLA copies what is large, so that they lie together

@@ -2,7 +2,7 @@
 
 Steps are single collectives (or none at all: slicing and masking are local), each from one layout to the next. The plan
 is a shortest path (A*, with `relayout_bound`) over layouts whose shard is no larger than the larger of the two ends,
-weighted by `cost.step_cost`. Plans depend on types, layouts and axis sizes only, never on the number of devices.
+weighted by `cost.step_cost`; one whose blocks have another size than they will have may be a little larger. Plans depend on types, layouts and axis sizes only, never on the number of devices.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .relayout_direct import direct
 from .relayout_exchange import fuse
 from .relayout_steps import MAX_ATOMS, Step, steps
 
+PADDED = 1.125  # times the larger shard, that blocks may take which have another size than they will have
 MAX_STATES = 200  # a search that visits more falls back to resolve, gather, slice
 
 
@@ -283,7 +284,8 @@ def _search(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float
             break
         for step in steps(type, at, mesh, dst):
             to, known = step.target, best.get(step.target, math.inf)
-            if known <= cost or (to is not dst and local_type(type, to, mesh).nbytes > bound):
+            room = bound * PADDED if to.blocks else bound
+            if known <= cost or (to is not dst and local_type(type, to, mesh).nbytes > room):
                 continue
             total = cost + step_cost(step, type, mesh)
             if total < known and total < limit:

@@ -86,10 +86,10 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
     # the same blocks on other devices
     for target in _permutations(type, src, dst, mesh):
         yield Step("collective_permute", (), src, target)
-    # the same axes, blocks of another size
+    # the same axes, blocks of another size, which may then be cut by others
     for d, axes in enumerate(src.dims):
-        if axes and axes == dst.dims[d]:
-            want = local_block(dst, d, shape[d], mesh)
+        if axes and axes == dst.dims[d][: len(axes)]:
+            want = local_block(dst, d, shape[d], mesh) * mesh.axes_size(dst.dims[d][len(axes) :])
             if want != local_block(src, d, shape[d], mesh):
                 block = 0 if want == block_size(shape[d], mesh.axes_size(axes)) else want
                 yield Step("reblock", axes, src, src.with_dim(d, axes, block), dim=d)

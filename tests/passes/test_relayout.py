@@ -177,6 +177,29 @@ def test_axes_of_a_cube_change_dims(source, target, blocks):
     np.testing.assert_array_equal(step(x), x)
 
 
+@pytest.mark.parametrize(
+    ("source", "target", "kinds"),
+    [(("a", "b"), ("a",), ["all_gather", "reblock"]), (("a",), ("a", "b"), ["reblock", "slice"])],
+)
+def test_blocks_of_another_size_come_from_neighbours(source, target, kinds):
+    """60 rows are 8 blocks of 8 and 4 blocks of 15: of two of the former at most 3 rows lie elsewhere."""
+    type, ends = TensorType((60, 64), "f32"), (Layout((source, ())), Layout((target, ())))
+    assert [s.kind for s in plan(type, *ends, AB).steps] == kinds
+    x = np.arange(60 * 64, dtype=np.float32).reshape(60, 64)
+    chain = [spmd.Layout([axes, None], AB) for axes in (source, target)]
+    whole = spmd.Layout([None, None], AB)
+
+    def f(x):
+        for layout in chain:
+            x = spmd.relayout(x + 1, layout)
+        return x
+
+    step = spmd.spmd_jit(f, mesh=AB, in_layouts=whole, out_layouts=whole)
+    np.testing.assert_array_equal(step(x), x + 2)
+    sent = [c.bytes_per_device for c in step.lower(x).collectives() if c.kind == "collective_permute"]
+    assert sent == [3 * 64 * 4]
+
+
 @pytest.mark.parametrize(("a", "b"), [(4, 16), (16, 4), (2, 32)])
 def test_axes_of_different_sizes_that_trade_places(a, b):
     """A permute of the block and an all-to-all over what one axis is larger by, also where that is cut into many primes."""
