@@ -65,7 +65,7 @@ def main() -> int:
     return int(any(row["status"] != "ok" or not row.get("right", True) for row in ours))
 
 
-def table(rows: Rows, of: str) -> str:
+def table(rows: Rows, of: str = "zoo") -> str:
     """The comparison as markdown."""
     title = {by_part["spmd"].get("device") for by_part in rows.values()} - {None}
     lines = [
@@ -109,8 +109,8 @@ def summary(rows: Rows) -> list[str]:
     }
     lines = [f"alone: {sum(row.get('right', False) for row in alone)} of {len(alone)} right"]
     for what, values in means.items():
-        known = [v for v in values if v]
-        lines.append(f"{what}: {compare.geometric_mean(known):.2f} (geometric mean of {len(known)})")
+        if known := [v for v in values if v]:
+            lines.append(f"{what}: {compare.geometric_mean(known):.2f} (geometric mean of {len(known)})")
     lines += [
         f"{name}, {part}: {row['status']}: {row.get('error', '')[:200]!r}"
         for name, by_part in rows.items()
