@@ -1,8 +1,9 @@
 """The relayout planner: the cheapest sequence of steps that takes a value from one layout to another.
 
 Steps are single collectives (or none at all: slicing and masking are local), each from one layout to the next. The plan
-is a shortest path (A*, with `relayout_bound`) over layouts whose shard is no larger than the larger of the two ends,
-weighted by `cost.step_cost`; one whose blocks have another size than they will have may be a little larger. Plans depend on types, layouts and axis sizes only, never on the number of devices.
+is a shortest path (A*, with `relayout_bound`) over layouts whose shard is no larger than the larger of the two ends, or
+little larger where blocks have another size than they will have, weighted by `cost.step_cost`. Plans depend on types,
+layouts and axis sizes only, never on the number of devices.
 """
 
 from __future__ import annotations
