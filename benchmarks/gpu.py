@@ -10,7 +10,6 @@ sending left out (`gpu_worker` says how). A complete run writes `benchmarks/resu
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -19,7 +18,7 @@ from rich.console import Console
 
 from benchmarks import compare, zoo
 from benchmarks.gpu_worker import ALONE, GPUS, LARGE, MODEL
-from benchmarks.more import MORE
+from benchmarks.more import OF
 from benchmarks.targets import TARGETS
 from benchmarks.workers import ROOT, Row, Rows, Sweep
 
@@ -31,7 +30,6 @@ ENVIRONMENT = {
     "XLA_FLAGS": TARGETS["h100"].environment["XLA_FLAGS"],
 }
 TIMEOUT = 60.0
-OF = {"zoo": zoo.CASES, "more": MORE}
 
 
 def main() -> int:
@@ -47,8 +45,7 @@ def main() -> int:
     parser.add_argument("patterns", nargs="*")
     options = parser.parse_args()
     console = Console() if sys.stdout.isatty() else Console(width=200)
-    patterns = options.patterns or ["*"]
-    names = [n for n in OF[options.of] if any(fnmatch.fnmatch(n, p) for p in patterns)]
+    names = zoo.names(options.patterns, OF[options.of])
     large = LARGE if options.of == "zoo" and not options.patterns else ()
     rows: Rows = {}
     for parts, what in (((ALONE,), names), (("spmd", "shardy"), [*names, *large])):

@@ -10,14 +10,13 @@ Rows are kept, those of XLA's partitioners until the programs change and ours un
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import sys
 from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import compare
+from benchmarks import compare, zoo
 from benchmarks.more import MORE
 from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
@@ -26,7 +25,7 @@ from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 def main() -> int:
     """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
     options = _options()
-    names = [n for n in MORE if fnmatch.fnmatch(n, options.only)]
+    names = zoo.names([options.only], MORE)
     console = Console() if sys.stdout.isatty() else Console(width=200)
     arguments = ["--hlo", str(Path(options.hlo).absolute())] if options.hlo else []
     sweep = sweep_of(options.target, "benchmarks.more.worker", options.state, arguments)

@@ -21,12 +21,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks import compare, variants, zoo
-from benchmarks.more import MORE as PROGRAMS
+from benchmarks import compare, variants
+from benchmarks.more import OF
 from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
-CASES = {"zoo": zoo.CASES, "more": PROGRAMS}
 CHIPS = 8  # of a target
 MORE = 1.1  # times Shardy's work or memory, from which on it is told
 FULL = 500  # variants from which on the results are written
@@ -68,7 +67,7 @@ def main() -> int:
 def _every(options: argparse.Namespace) -> list[str]:
     """The variants that are asked for."""
     pattern = options.only if "~" in options.only else options.only + "~*"
-    return fnmatch.filter(variants.names(options.limit, CASES[options.of]), pattern)
+    return fnmatch.filter(variants.names(options.limit, OF[options.of]), pattern)
 
 
 def _on_chips(names: list[str], options: argparse.Namespace) -> list[str]:
@@ -96,7 +95,7 @@ def report(rows: Rows, seed: int, target: str = CPU, of: str = "zoo", only: str 
     lines = [
         f"# Variants of {'the zoo' if of == 'zoo' else 'more programs'} on {compiled_for(target)}",
         "",
-        f"{len(rows)} generated variants (seed {seed}{'' if only == '*' else f', `{only}`'}) of {len(CASES[of])} programs: other sizes, meshes of up to three axes "
+        f"{len(rows)} generated variants (seed {seed}{'' if only == '*' else f', `{only}`'}) of {len(OF[of])} programs: other sizes, meshes of up to three axes "
         "with 2 to 64 devices (`~six`: 6, `~cube`: 2 x 2 x 2, `~many`: 64), other layouts. Bytes that the busiest device sends per call, as in the zoo's table. "
         "Compiled only; some of ours are run and compared with one device.",
         "",
@@ -141,7 +140,7 @@ def report(rows: Rows, seed: int, target: str = CPU, of: str = "zoo", only: str 
         "| program | variants | geometric mean | worst |",
         "|---|---:|---:|---:|",
     ]
-    for case in CASES[of]:
+    for case in OF[of]:
         own = [r for n, r in ratios.items() if n.split("~")[0] == case]
         if own:
             lines.append(f"| {case} | {len(own)} | {compare.geometric_mean(own):.2f} | {max(own):.2f} |")
@@ -180,7 +179,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--of", default="zoo", choices=CASES, help="which programs, default %(default)s")
+    parser.add_argument("--of", default="zoo", choices=OF, help="which programs, default %(default)s")
     parser.add_argument("--limit", type=int, help="variants, default all")
     parser.add_argument("--seed", type=int, default=0)
     add_target(parser)

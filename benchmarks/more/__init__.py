@@ -1,6 +1,8 @@
 """More programs of the zoo's kinds, without figures of what a good partitioning sends: XLA's partitioners are what they are
 compared with. `MORE` holds them by name."""
 
+from benchmarks import zoo
+
 from . import (
     arrays,
     equations,
@@ -23,8 +25,11 @@ from . import (
 )
 from .registry import MORE
 
+OF = {"zoo": zoo.CASES, "more": MORE}  # what benchmarks that run either are asked for
+
 __all__ = [
     "MORE",
+    "OF",
     "arrays",
     "equations",
     "images",

@@ -50,11 +50,15 @@ def wave(u, old, c):
     return lax.scan(step, (u, old), None, 5)
 
 
+def _wave_args(r):
+    return W(r, 128, 128), W(r, 128, 128), r.rand(128, 128).astype(np.float32) * 0.1
+
+
 program(
     "wave_receiver",
     X8,
     wave,
-    lambda r: (W(r, 128, 128), W(r, 128, 128), r.rand(128, 128).astype(np.float32) * 0.1),
+    _wave_args,
     (P("x"), P("x"), P("x")),
     ((P("x"), P("x")), P()),
 )
@@ -62,7 +66,7 @@ program(
     "wave_gradient",
     X8,
     lambda u, old, c, d: jax.grad(lambda c: ((wave(u, old, c)[1] - d) ** 2).sum())(c),
-    lambda r: (W(r, 128, 128), W(r, 128, 128), r.rand(128, 128).astype(np.float32) * 0.1, W(r, 5, 128)),
+    lambda r: (*_wave_args(r), W(r, 5, 128)),
     (P("x"), P("x"), P("x"), P()),
     P("x"),
 )

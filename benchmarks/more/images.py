@@ -77,11 +77,15 @@ def guided(ps, x, c):
     return lax.scan(step, x, jnp.linspace(0.1, 0.01, 4))[0]
 
 
+def _guided_args(r):
+    return mlp_params(r, [192, 512, 128]), W(r, 256, 128, scale=1), W(r, 256, 64)
+
+
 program(
     "guided_dp",
     D8,
     guided,
-    lambda r: (mlp_params(r, [192, 512, 128]), W(r, 256, 128, scale=1), W(r, 256, 64)),
+    _guided_args,
     (P(), P("data"), P("data")),
     P("data"),
 )
@@ -89,7 +93,7 @@ program(
     "guided_tp",
     M8,
     guided,
-    lambda r: (mlp_params(r, [192, 512, 128]), W(r, 256, 128, scale=1), W(r, 256, 64)),
+    _guided_args,
     ([{"w": P(None, "model"), "b": P("model")}, {"w": P("model"), "b": P()}], P(), P()),
     P(),
 )

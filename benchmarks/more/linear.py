@@ -14,7 +14,6 @@ from .registry import program
 
 X8 = [("x", 8)]
 XY = [("x", 4), ("y", 2)]
-YX = [("x", 2), ("y", 4)]
 
 
 # ---- linear algebra
@@ -90,6 +89,10 @@ program(
 )
 
 
+def _regular(r):
+    return (_symmetric(r, 256) + 4 * np.eye(256, dtype=np.float32),)
+
+
 def newton_schulz(a):
     x = a.T / (jnp.abs(a).sum(0).max() * jnp.abs(a).sum(1).max())
     return lax.fori_loop(0, 6, lambda _, x: 2 * x - x @ (a @ x), x)
@@ -99,7 +102,7 @@ program(
     "inverse_rows",
     X8,
     newton_schulz,
-    lambda r: (_symmetric(r, 256) + 4 * np.eye(256, dtype=np.float32),),
+    _regular,
     (P("x"),),
     P("x"),
     tol=1e-3,
@@ -108,7 +111,7 @@ program(
     "inverse_2d",
     XY,
     newton_schulz,
-    lambda r: (_symmetric(r, 256) + 4 * np.eye(256, dtype=np.float32),),
+    _regular,
     (P("x", "y"),),
     P("x", "y"),
     tol=1e-3,
@@ -138,7 +141,7 @@ program(
     "schur_complement",
     X8,
     block_lu,
-    lambda r: (_symmetric(r, 256) + 4 * np.eye(256, dtype=np.float32),),
+    _regular,
     (P(None, "x"),),
     tol=1e-3,
 )

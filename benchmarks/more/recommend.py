@@ -13,7 +13,7 @@ from benchmarks.zoo.mlp import mlp, mlp_params
 
 from .registry import program
 
-D8, M8, F8, S8 = [("data", 8)], [("model", 8)], [("fsdp", 8)], [("seq", 8)]
+D8, M8 = [("data", 8)], [("model", 8)]
 DM, D2M4 = [("data", 4), ("model", 2)], [("data", 2), ("model", 4)]
 
 
@@ -228,11 +228,15 @@ def replay(buffer, rows, at, pick):
     return buffer, buffer[pick]
 
 
+def _replay_args(r):
+    return W(r, 4096, 128), W(r, 64, 128), np.int32(1000), ids(r, 256, hi=4096)
+
+
 program(
     "replay_rows",
     D8,
     replay,
-    lambda r: (W(r, 4096, 128), W(r, 64, 128), np.int32(1000), ids(r, 256, hi=4096)),
+    _replay_args,
     (P("data"), P("data"), P(), P("data")),
     (P("data"), P("data")),
 )
@@ -240,7 +244,7 @@ program(
     "replay_columns",
     D8,
     replay,
-    lambda r: (W(r, 4096, 128), W(r, 64, 128), np.int32(1000), ids(r, 256, hi=4096)),
+    _replay_args,
     (P(None, "data"), P("data"), P(), P("data")),
     (P(None, "data"), P("data")),
 )

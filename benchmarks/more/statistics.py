@@ -14,7 +14,6 @@ from .registry import program
 
 X8 = [("x", 8)]
 XY = [("x", 4), ("y", 2)]
-YX = [("x", 2), ("y", 4)]
 
 
 # ---- statistics
@@ -93,11 +92,15 @@ def hamiltonian(x, q, key):
     return jnp.where((e(new, p2) < e(q, p) + 1)[:, None], new, q)
 
 
+def _hmc_args(r):
+    return W(r, 512, 64), W(r, 128, 64), np.array([0, 1], np.uint32)
+
+
 program(
     "hmc_chains",
     X8,
     hamiltonian,
-    lambda r: (W(r, 512, 64), W(r, 128, 64), np.array([0, 1], np.uint32)),
+    _hmc_args,
     (P(), P("x"), P()),
     P("x"),
     tol=1e-3,
@@ -106,7 +109,7 @@ program(
     "hmc_data",
     XY,
     hamiltonian,
-    lambda r: (W(r, 512, 64), W(r, 128, 64), np.array([0, 1], np.uint32)),
+    _hmc_args,
     (P("y"), P("x"), P()),
     P("x"),
     tol=1e-3,
@@ -215,11 +218,16 @@ def split_step(psi, v, k):
     return lax.scan(step, psi, None, 3)[0]
 
 
+def _split_step_args(r):
+    psi = W(r, 128, 128) + 1j * W(r, 128, 128)
+    return psi.astype(np.complex64), W(r, 128, 128), W(r, 128)
+
+
 program(
     "split_step_rows",
     X8,
     split_step,
-    lambda r: ((W(r, 128, 128) + 1j * W(r, 128, 128)).astype(np.complex64), W(r, 128, 128), W(r, 128)),
+    _split_step_args,
     (P("x"), P("x"), P()),
     P("x"),
 )
@@ -227,7 +235,7 @@ program(
     "split_step_2d",
     XY,
     split_step,
-    lambda r: ((W(r, 128, 128) + 1j * W(r, 128, 128)).astype(np.complex64), W(r, 128, 128), W(r, 128)),
+    _split_step_args,
     (P("x", "y"), P("x", "y"), P()),
     P("x", "y"),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,9 +72,9 @@ def case(
     return enter
 
 
-def names(patterns: Sequence[str] | None = None) -> list[str]:
+def names(patterns: Sequence[str] | None = None, cases: Iterable[str] = CASES) -> list[str]:
     """The programs whose names match one of the shell patterns; all of them without patterns."""
-    return [n for n in CASES if not patterns or any(fnmatch.fnmatch(n, p) for p in patterns)]
+    return [n for n in cases if not patterns or any(fnmatch.fnmatch(n, p) for p in patterns)]
 
 
 @contextmanager

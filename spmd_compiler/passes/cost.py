@@ -17,7 +17,7 @@ from ..ir.graph import Module, Op
 from ..ir.layout import local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
-from .halo import Window, moves_price, window_moves
+from .halo import block_window, moves_price, window_moves
 from .hardware import PRESETS, Hardware
 
 if TYPE_CHECKING:
@@ -194,11 +194,9 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     n = mesh.axes_size(step.axes)
     sent, messages = float(local), 1.0  # a permute
     if step.kind == "reblock":
-        have, want = (
-            local_block(x, step.dim, type.shape[step.dim], mesh) for x in (step.source, step.target)
-        )
-        moves = window_moves(n, have, Window(want, 0, want, 0, type.shape[step.dim]))
-        sent, messages = moves_price(moves, local / have)
+        size = type.shape[step.dim]
+        have, want = (local_block(x, step.dim, size, mesh) for x in (step.source, step.target))
+        sent, messages = moves_price(window_moves(n, have, block_window(want, size)), local / have)
     elif step.kind == "exchange":
         touched, messages = 2 * touched, n
     elif step.kind in ("reduce_scatter", "all_to_all"):

@@ -11,7 +11,7 @@ from ..ir.layout import Axes, Layout, local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType, Type
 from .builder import Builder, identity_value, is_zeros
-from .halo import Window, fetch_window
+from .halo import block_window, fetch_window
 from .relayout import plan
 from .relayout_steps import Step, permuted_axes
 
@@ -71,7 +71,7 @@ def _emit(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
         return _trim(b, _exchange(b, value, type, step), type, step.between, dim)
     assert kind == "reblock", kind
     block = local_block(target, dim, type.shape[dim], b.mesh)
-    return fetch_window(b, value, dim, axes, Window(block, 0, block, 0, type.shape[dim]))
+    return fetch_window(b, value, dim, axes, block_window(block, type.shape[dim]))
 
 
 def _trim(b: Builder, value: Value, type: TensorType, target: Layout, dim: int) -> Value:

@@ -34,6 +34,11 @@ class Window(NamedTuple):
         return (k * self.stride + self.offset) // self.per
 
 
+def block_window(block: int, size: int) -> Window:
+    """Of a dim of `size` positions, the device's block, if blocks have `block` positions."""
+    return Window(block, 0, block, 0, size)
+
+
 class Segment(NamedTuple):
     """Positions [start, limit) of one operand, as a part of a concatenation. whole: every device has all of it. operand:
     its number; a value that is joined with itself is one operand."""
