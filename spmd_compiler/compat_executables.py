@@ -87,6 +87,7 @@ def compile_program(
     devices: Sequence[Any],
     ins: Placed,
     outs: Placed,
+    kept: Sequence[int],
     out_tree: Any,
     donated: Sequence[int],
     callbacks: Sequence[Any],
@@ -96,9 +97,9 @@ def compile_program(
 ) -> Any:
     """A `jax.stages.Compiled` of what each device runs, if it runs `replicas`, else of a program on global arrays.
 
-    `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `callbacks`: host
-    functions that it calls, by their positions. `options`: of XLA, by their names in XLA_FLAGS; `wished`: groups of
-    the same, each where XLA has all of it."""
+    `ins`, `outs`: the global arguments and results. It takes the arguments one by one, and returns a tree. `kept`: the positions of
+    the arguments that the module takes. `callbacks`: host functions that it calls, by their positions. `options`: of XLA, by
+    their names in XLA_FLAGS; `wished`: groups of the same, each where XLA has all of it."""
     backend, device_list = devices[0].client, _jax.DeviceList(tuple(devices))
     counts = (len(devices), 1) if replicas else (1, len(devices))
     array = np.empty(counts, object)
@@ -109,7 +110,7 @@ def compile_program(
             *counts, device_assignment=array, backend=backend, env_options_overrides=dict(options)
         )
         how.executable_build_options.use_shardy_partitioner = True
-        how.parameter_is_tupled_arguments = _dispatch.should_tuple_args(len(ins), backend.platform)
+        how.parameter_is_tupled_arguments = _dispatch.should_tuple_args(len(kept), backend.platform)
         return _compiler.compile_or_get_cached(
             backend, module, array.ravel(), how, list(callbacks), device_list
         )
@@ -120,9 +121,9 @@ def compile_program(
         event=_dispatch.BACKEND_COMPILE_EVENT,
     ):
         loaded = _with_wishes(compile_with, wished, options)
-    (in_avals, in_shardings), (out_avals, out_shardings) = _sides(ins), _sides(outs)
+    (in_avals, in_shardings), (out_avals, out_shardings) = _sides([ins[i] for i in kept]), _sides(outs)
     in_layouts, out_layouts = _pxla._get_layouts_from_executable(
-        loaded, [None] * len(ins), [None] * len(outs), 0, in_avals, out_avals
+        loaded, [None] * len(kept), [None] * len(outs), 0, in_avals, out_avals
     )
     executable = _pxla.UnloadedMeshExecutable(
         xla_executable=loaded,
@@ -138,7 +139,7 @@ def compile_program(
         ordered_effects=[],
         keepalive=callbacks,
         host_callbacks=callbacks,
-        kept_var_idx=set(range(len(ins))),
+        kept_var_idx=set(kept),
         mut=None,
         xla_in_layouts=in_layouts,
         dispatch_in_layouts=_pxla.get_dispatch_layouts(in_layouts, in_shardings, in_avals),
@@ -146,8 +147,9 @@ def compile_program(
         all_args_info=None,
         pgle_profiler=None,
     ).load()
-    in_tree = jax.tree.structure((tuple(in_avals), {}))
-    info = _stages.make_args_info(in_tree, in_avals, donated)
+    avals, _ = _sides(ins)
+    in_tree = jax.tree.structure((tuple(avals), {}))
+    info = _stages.make_args_info(in_tree, avals, donated)
     return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)
 
 

@@ -17,11 +17,12 @@ from . import compat, compat_executables
 from .errors import MeshError, UnsupportedError
 from .global_form import global_form
 from .ir.exporter import export_module
-from .ir.graph import Module
+from .ir.graph import Block, Module
 from .ir.layout import Layout, local_type
 from .ir.types import TensorType
 from .layout import Layout as PublicLayout
 from .mesh import Mesh
+from .passes.estimate import read_in
 from .passes.rules.custom import PARTITIONED, UNIT
 from .refinement import Refinement
 from .xla_options import xla_options
@@ -94,16 +95,17 @@ class Partitioned:
         devices = self._check_runnable()
         if not compat_executables.is_known():
             return self._jitted(out_tree, donated).lower(*self.ins).compile(options and dict(options))
-        module = _with_donations(self.module, donated)
+        module, kept = _with_used_args(_with_donations(self.module, donated), donated)
         replicas = compat_executables.runs_replicas(self.mesh.platform)
         if not replicas and len(devices) > 1:
-            module = global_form(module, self.in_layouts, self.out_layouts)
+            module = global_form(module, [self.in_layouts[i] for i in kept], self.out_layouts)
         return compat_executables.compile_program(
             self.exported(module, devices="replicas" if replicas else "partitions"),
             self.name,
             devices,
             list(zip(self.ins, self.in_shardings, strict=True)),
             list(zip(self.outs, self.out_shardings, strict=True)),
+            kept,
             out_tree,
             donated,
             self.callbacks,
@@ -172,6 +174,19 @@ def _with_donations(module: Module, donated: Sequence[int]) -> Module:
     if unused:
         warnings.warn(f"Some donated buffers were not usable: {', '.join(unused)}", stacklevel=2)
     return module
+
+
+def _with_used_args(module: Module, donated: Sequence[int]) -> tuple[Module, list[int]]:
+    """The module without arguments that nothing reads, which need not be on the devices, and the positions of the others. Donated
+    ones stay: a result may be in their place."""
+    main = module.main
+    body, read = main.body, {*read_in(main.body)}
+    kept = [i for i, v in enumerate(body.args) if v in read or i in donated]
+    if len(kept) == len(body.args):
+        return module, kept
+    module = module.with_body(Block([body.args[i] for i in kept], body.ops, body.returns))
+    module.main.arg_attrs = [main.arg_attrs[i] for i in kept]
+    return module, kept
 
 
 local_p = compat.primitive("spmd_local", lambda *_, partitioned: partitioned.local_avals())

@@ -206,9 +206,13 @@ class Propagate:
         return cheaper
 
     def is_best(self, engine: Engine, total: float) -> bool:
-        """True if all devices share the work, and nothing is sent. total: what the assignment costs."""
+        """True if all devices share the work, nothing is sent, and nothing is computed of which a device then takes a part. total: what
+        the assignment costs."""
         even = total <= (1 + EVEN) * engine.work / engine.mesh.size
-        return even and not engine.traffic.sent(engine)
+        if not even or engine.traffic.sent(engine):
+            return False
+        computed = {v for op in engine.choices if op.name != "broadcast_in_dim" for v in op.results}
+        return all(v in engine.remade or v not in computed for v, _ in engine.relaid(engine.costs))
 
     def explore(self, engine: Engine, module: Module) -> State | None:
         """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""

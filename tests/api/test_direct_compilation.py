@@ -72,6 +72,23 @@ def test_arguments_without_elements(direct):
     assert total == X.sum()
 
 
+@pytest.mark.skipif(not compat_executables.is_known(), reason="this JAX is compiled for by jax.jit")
+def test_unused_arguments_are_not_taken():
+    """As with `jax.jit`, but those donated, whose place a result may take."""
+    given, left = (P("a", "b"), P(), P("a", "b")), P("a", "b")
+    step = spmd.spmd_jit(
+        lambda x, y, z: jnp.cos(z), mesh=MESH, in_layouts=given, out_layouts=left, donate_argnums=0
+    )
+    compiled = step.lower(X, X, X).compile()
+    assert compiled.memory_analysis().argument_size_in_bytes == 2 * X.nbytes // 8
+    for _ in range(3):
+        np.testing.assert_allclose(compiled(X, X, X), np.cos(X), rtol=1e-6)
+    assert [s.spec for s in compiled.input_shardings] == list(given)
+    with pytest.raises(spmd.ArgumentError, match="has shape"):
+        compiled(X, X[:4], X)
+    np.testing.assert_array_equal(spmd.spmd_jit(lambda x: jnp.ones(3), mesh=MESH)(X), np.ones(3))
+
+
 def test_results_go_on(direct):
     """Into a program of JAX's, and another of ours, without moving."""
     f = spmd.spmd_jit(lambda x: x * 2, mesh=MESH, in_layouts=P("a", "b"), out_layouts=P("a", "b"))

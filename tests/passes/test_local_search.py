@@ -96,6 +96,12 @@ POWER = power, (zeros(1024, 1024), zeros(1024)), (P("b"), P("b"))
 UPDATE = small_update, (zeros(64, 1200), zeros(1200, 48), zeros(48, 2)), (P("b"), P(), P())
 
 
+def test_what_is_cut_is_made_in_parts():
+    """Also where it is a hundredth of all work: the momenta of chains of Hamiltonian Monte Carlo."""
+    text = lowered("hmc_chains", 0).as_text()
+    assert "f32[16,64] = chlo.erf_inv" in text
+
+
 def test_both_axes_of_a_lookup_move_onto_its_features_together(monkeypatch):
     """Moving one of them alone costs as much as it saves."""
     module = imported(*LOOKUP)
