@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from .ir.graph import Module, Op
 from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from .passes.estimate import FREE, PRODUCTS, flops, walk
+from .xla_kernels import SLOW
 from .xla_schedules import saves_memory
 
 NEWER = "xla_cpu_use_fusion_emitters"
@@ -34,8 +35,6 @@ BY_RESULTS = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 OPTIONS = (NEWER, MODULES, LEVEL, SCHEDULER)
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
-_SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
-SLOW = {name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo.")}
 VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of slow ones, that weigh nothing
 LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
 FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied

@@ -11,23 +11,26 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from .ir.clone import clone_block
 from .ir.graph import Block, Op, Value
 from .passes.estimate import held, is_fused, peak_bytes, reads, stored_values
 from .passes.post_order import post_order, reached_from
+from .xla_kernels import as_computed
 
-WORTH = 0.92  # of the memory that the first takes, which the second may take: estimates are off by a tenth
 MANY = 400  # kernels, from which on it is nearly always less than the estimate: XLA finds places for fewer blocks at a time
-WORTH_OF_MANY = 1.1
+WORTH_OF_MANY = 1.1  # of the memory that the first order takes, which the second may take then
+PATHS = 4  # times the number of kernels: what is counted on all paths counts no further
 
 
 def saves_memory(block: Block) -> bool:
-    """Whether what each device runs takes less memory by results."""
-    block = clone_block(block)
+    """Whether what each device runs takes less memory by results, or as much in another order: estimates of that are rather too high."""
+    block = as_computed(block)
     kernels = _kernels_in(block)
-    worth = WORTH if len(kernels[block].ops) < MANY else WORTH_OF_MANY
-    at_once = _peak(kernels, _at_once)
-    return _peak(kernels, _by_results) <= worth * at_once
+    at_once, by_results = (_ordered(kernels, order) for order in (_at_once, _by_results))
+    if at_once == by_results:
+        return False
+    worth = 1.0 if len(kernels[block].ops) < MANY else WORTH_OF_MANY
+    most = _peak(block, at_once)
+    return _peak(block, by_results) <= worth * most
 
 
 class _Kernels:
@@ -55,11 +58,12 @@ class _Kernels:
                 self.users[j].append(i)
 
     def visited(self, key: Callable[[int], tuple[int, int]] | None = None) -> list[int]:
-        """Each result behind all that it needs, that in the order of operands, or of a key; then what no result needs."""
-        return post_order(
-            [*self.results, *range(len(self.ops))],
-            lambda i: self.needs[i] if key is None else sorted(self.needs[i], key=key),
-        )
+        """Each result behind all that it needs, in the order of results and operands, or of a key; then what no result needs."""
+
+        def ordered(numbers: list[int]) -> list[int]:
+            return numbers if key is None else sorted(numbers, key=key)
+
+        return post_order([*ordered(self.results), *range(len(self.ops))], lambda i: ordered(self.needs[i]))
 
 
 Order = Callable[[_Kernels], list[int]]
@@ -79,11 +83,15 @@ def _at_once(kernels: _Kernels) -> list[int]:
 
 
 def _by_results(kernels: _Kernels) -> list[int]:
-    """What is read most often first, counted with all that it needs; then what is largest, counted so."""
+    """What is read most often first, counted with all that it needs, then what is largest, counted so; arguments don't count."""
     readers, sizes = [max(0, len(users) - 1) for users in kernels.users], [*kernels.bytes]
-    most = len(readers), sum(sizes)
+    most, seen = PATHS * len(readers), 0
     for i in kernels.visited():
-        for total, limit in zip((readers, sizes), most, strict=True):
+        if kernels.ops[i] is None:
+            readers[i] = sizes[i] = 0
+            continue
+        seen += sizes[i]
+        for total, limit in ((readers, most), (sizes, seen)):
             total[i] = min(limit, total[i] + sum(total[j] for j in kernels.needs[i]))
     return kernels.visited(lambda i: (-readers[i], -sizes[i]))
 
@@ -94,13 +102,16 @@ def _kernels_in(block: Block) -> dict[Block, _Kernels]:
     return {b: kernels for found in inner for b, kernels in found.items()} | {block: _Kernels(block)}
 
 
-def _peak(kernels: dict[Block, _Kernels], order: Order) -> int:
-    _sort(kernels, order)
-    *_, block = kernels
+def _ordered(kernels: dict[Block, _Kernels], order: Order) -> dict[Block, list[Op]]:
+    return {block: [op for i in order(made) if (op := made.ops[i])] for block, made in kernels.items()}
+
+
+def _peak(block: Block, ordered: dict[Block, list[Op]]) -> int:
+    _sort(ordered)
     return peak_bytes(block, set())
 
 
-def _sort(kernels: dict[Block, _Kernels], order: Order) -> None:
+def _sort(ordered: dict[Block, list[Op]]) -> None:
     """Brings the ops of blocks into an order; what fuses runs with the first kernel that reads it."""
-    for block, made in kernels.items():
-        block.ops[:] = reached_from(block, [op for i in order(made) if (op := made.ops[i])])
+    for block, ops in ordered.items():
+        block.ops[:] = reached_from(block, ops)

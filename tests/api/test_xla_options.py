@@ -123,7 +123,7 @@ def test_only_cpus_are_told():
 def test_flags_of_the_user_stay(monkeypatch):
     program = lowered(mlp, X, X, specs=(P("a"), P()))
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/nowhere --{LEVEL}=3")
-    assert told(program) == {}
+    assert told(program).keys() <= {SCHEDULER}
 
 
 @pytest.mark.parametrize("options", [None, {LEVEL: 0}, {LEVEL: 3}], ids=str)
@@ -242,7 +242,7 @@ def test_where_one_waits_for_the_other_there_is_one_order():
 def test_orders_keep_what_depends_on_what(name, order):
     module = variant(name).stages["optimize"]
     ordered = ir.parse(str(module))
-    xla_schedules._sort(xla_schedules._kernels_in(ordered.main.body), order)
+    xla_schedules._sort(xla_schedules._ordered(xla_schedules._kernels_in(ordered.main.body), order))
     verify(ordered)
     before, after = (Counter(op.name for op in m.walk()) for m in (module, ordered))
     assert before == after
