@@ -83,7 +83,7 @@ def _repeated(block: Block) -> list[Op]:
         value = op.results[0] if op.name in CHEAP else None
         if value is None or len(users.get(value, ())) + (value in left) < 2:
             continue
-        light = [user for user in users[value] if is_light(user)]
+        light = [user for user in users[value] if _computes(user, users, left)]
         kept = value in left or len(light) < len(users[value])
         if kept and not _is_unary(op, maker):
             continue
@@ -96,6 +96,14 @@ def _repeated(block: Block) -> list[Op]:
             ops.append(again)
     ops.reverse()
     return ops
+
+
+def _computes(op: Op, users: Mapping[Value, list[Op]], left: set[Value]) -> bool:
+    """Whether an op may compute what it reads: no sum does, which XLA has kernels for, nor who only hands it on to such as don't."""
+    if op.name == "reshape":
+        value = op.results[0]
+        return value not in left and all(_computes(user, users, left) for user in users.get(value, ()))
+    return op.name != "reduce" and is_light(op)
 
 
 def _is_unary(op: Op, maker: Mapping[Value, Op]) -> bool:

@@ -251,3 +251,20 @@ def test_orders_keep_what_depends_on_what(name, order):
 def test_many_kernels_run_by_results():
     """A transformer's training step, unrolled: a twelfth less memory, though by estimate it would be a little more."""
     assert SCHEDULER in told(variant("lm_2d_train_unrolled"))
+
+
+@pytest.mark.parametrize(
+    ("name", "by_results"),
+    [
+        (
+            "mlp_deep_megatron",
+            True,
+        ),  # activations are computed again where weights' gradients read them transposed
+        ("matmul_2d_2d", True),  # a gather along columns is copied
+        ("dp_sgd", True),
+        ("fsdp_mlp_train", False),  # the gradients of all weights are there when they are scattered
+        ("block_2d_fwd_unrolled", False),
+    ],
+)
+def test_the_order_that_takes_less_memory_is_chosen(name, by_results):
+    assert (SCHEDULER in told(variant(name, abstract=False))) is by_results
