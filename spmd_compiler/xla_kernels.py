@@ -21,6 +21,7 @@ from .passes.estimate import is_light, readers
 _SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
 SLOW = frozenset(name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo."))
 CHEAP = frozenset(ELEMENTWISE) - SLOW
+MOST = 15  # readers that compute a value again: with more it is kept (`FusionNodeIndexingEvaluation` in XLA)
 _SAME_EVERYWHERE = ("broadcast_in_dim", "constant", "iota")  # what counts for no operand
 
 
@@ -56,7 +57,7 @@ def _with_copies(op: Op) -> list[Op]:
 
 
 def _copied(values: list[Value], k: int, op: Op, before: bool) -> Op:
-    """A copy of one of the values that an op takes, or makes, which is then what it does so."""
+    """A copy of one of the values of an op, before or behind which it is made."""
     value, other = values[k], Value(values[k].type)
     values[k] = other
     ends = ([value], [other]) if before else ([other], [value])
@@ -81,7 +82,7 @@ def _repeated(block: Block) -> list[Op]:
     for op in reversed(block.ops):
         ops.append(op)
         value = op.results[0] if op.name in CHEAP else None
-        if value is None or len(users.get(value, ())) + (value in left) < 2:
+        if value is None or not 2 <= len(users.get(value, ())) + (value in left) <= MOST:
             continue
         light = [user for user in users[value] if _computes(user, users, left)]
         kept = value in left or len(light) < len(users[value])

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from spmd_compiler import compat_executables, ir, xla_options, xla_schedules
+from spmd_compiler import compat_executables, ir, xla_kernels, xla_options, xla_schedules
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.xla_options import BY_RESULTS, LEVEL, MODULES, NEWER, SCHEDULER
 from tests.variants import lowered as variant
@@ -268,3 +268,15 @@ def test_many_kernels_run_by_results():
 )
 def test_the_order_that_takes_less_memory_is_chosen(name, by_results):
     assert (SCHEDULER in told(variant(name, abstract=False))) is by_results
+
+
+def test_what_is_computed_again_stays_within_bounds():
+    """Each sum reads the one before twice: on all paths there are 2 ** 60."""
+
+    def doubled(x):
+        for _ in range(60):
+            x = x + x * 0.5
+        return x
+
+    block = lowered(doubled, X).stages["optimize"].main.body
+    assert len(xla_kernels.as_computed(block).ops) < 20 * len(block.ops)
