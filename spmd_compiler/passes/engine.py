@@ -60,6 +60,7 @@ class Engine(Assignment):
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
+        self.merges = False  # it adds partials that are alike before they are reduced
         self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, sums, bases
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
@@ -74,6 +75,8 @@ class Engine(Assignment):
             if name == "constant" and op.results[0].type.rank == 0:
                 self.book.scalars[op.results[0]] = op.attrs["value"]
             there = tuple([(layouts[v], others(v)) for v in op.operands])
+            if self.merges and self.adds_partials(op):
+                there = tuple([(layout, ()) for layout, _ in there])
             self.record(op, rule_of(op).choose(self.costs, op, there))
             if self.whole and name == "reshape":
                 self._see_whole(op.results[0])
@@ -130,6 +133,13 @@ class Engine(Assignment):
             if reduced not in users:
                 others.append(reduced)
         return tuple(others)
+
+    def adds_partials(self, op: Op) -> bool:
+        """Whether an op adds values that are partial alike."""
+        if op.name != "add":
+            return False
+        a, b = (self.layouts[v] for v in op.operands)
+        return a is b and bool(a.partial)
 
     def _fixed(self, op: Op) -> None:
         """A relayout that the user wrote: its layout is given."""

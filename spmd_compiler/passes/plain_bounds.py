@@ -217,8 +217,8 @@ class PlainBounds:
             yield self.propagated_from(carried, defers=True)
 
     def leaner(self, start: State) -> Iterator[State]:
-        """What plain propagation becomes where it gathers arguments that it need not, or reduces sums as they are wanted, as XLA's
-        partitioners do where that sends less. It bounds bytes alone: memory and work may be more."""
+        """What plain propagation becomes where it gathers arguments that it need not, reduces sums as they are wanted, or adds them
+        before, as XLA's partitioners do where that sends less. It bounds bytes alone: memory and work may be more."""
         engine, body = self.engine, self.body
         with engine.seen_in(start):
             crossing = [crossing_args(engine, body, k) for k in (0, 1)]
@@ -229,16 +229,19 @@ class PlainBounds:
                 transformed_args(engine, body),
             ]
             broadcast = broadcast_args(engine, body)
+            merges = any(map(engine.adds_partials, engine.choices))
+        if merges:
+            yield self.propagated_from({}, merges=True)
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
-                yield self.propagated_from(seen)
+                yield self.propagated_from(seen, merges=merges)
         if broadcast:
             yield self.propagated_from(broadcast, defers=True)
 
-    def propagated_from(self, seen: Seen, defers: bool = False) -> State:
-        """By plain propagation that sees arguments in other layouts, and may defer sums."""
+    def propagated_from(self, seen: Seen, **sums: bool) -> State:
+        """By plain propagation that sees arguments in other layouts, and may defer sums or merge them."""
         seen = {**self.bases, **seen}
-        return self.propagate.forwarded(self.module, None, self.engine.book, seen, defers=defers)[0].state()
+        return self.propagate.forwarded(self.module, None, self.engine.book, seen, **sums)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""

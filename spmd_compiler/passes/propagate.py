@@ -132,12 +132,15 @@ class Propagate:
         seen: Mapping[Value, Layout] | None = None,
         whole: bool = False,
         defers: bool = False,
+        merges: bool = False,
     ) -> tuple[Engine, list[Layout | None]]:
         """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
-        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them."""
+        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them; merges: only where they are
+        added to others like them."""
         main = module.main
         engine = Engine(module, fusion, book)
-        engine.whole, engine.defers, engine.seen = whole, defers, seen or {}
+        engine.whole, engine.seen = whole, seen or {}
+        engine.defers, engine.merges = defers, merges
         wanted = self.asked(engine, module)
         for value in main.body.args:
             layout = engine.seen.get(value, value.layout)

@@ -50,7 +50,7 @@ def test_what_does_not_wait_for_each_other_goes_together(ops, count):
     "name",
     [
         "grad_accum_fsdp_train",
-        "lm_2d_train_unrolled",
+        "lm_fsdp_train_unrolled",
         "lm_fsdp_train_scan_hint",
         "lstm_tp_fwd",
         "matrix_chain_awkward",

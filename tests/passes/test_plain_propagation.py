@@ -433,10 +433,17 @@ def test_work_is_not_repeated_because_plain_propagation_does():
     ],
 )
 def test_a_few_bytes_are_not_worth_many_messages(monkeypatch, name, seed, sent, messages):
-    """Up to a fifth fewer bytes than Shardy's, which are these, in 8, 18, 8 and 11 messages: that takes longer on any hardware."""
+    """Up to a fifth fewer bytes than Shardy's, which are these, in 8 to 19 messages: that takes longer on any hardware."""
     low = variant(name, seed)
     assert "to take no more time" in low.explain()
     assert low.comm_bytes() <= sent and sum(c.trips for c in low.collectives()) <= messages
     monkeypatch.setattr(plain_bounds, "LITTLE", 0.0)
     many = variant(name, seed)
     assert many.comm_bytes() < sent and sum(c.trips for c in many.collectives()) > messages
+
+
+def test_partials_are_added_before_they_are_reduced():
+    """As XLA does for GPUs and TPUs with what comes back through queries, keys and values: 13 messages of as many bytes are Shardy's there.
+    Without that as a bound it were 19, of some bytes less."""
+    low = variant("lm_2d_train_unrolled", 0)
+    assert low.comm_bytes() <= 11_761_670 and sum(c.trips for c in low.collectives()) <= 13
