@@ -256,10 +256,7 @@ def test_many_kernels_run_by_results():
 @pytest.mark.parametrize(
     ("name", "by_results"),
     [
-        (
-            "mlp_deep_megatron",
-            True,
-        ),  # activations are computed again where weights' gradients read them transposed
+        ("mlp_deep_megatron", True),  # activations are computed again for the gradients of weights
         ("matmul_2d_2d", True),  # a gather along columns is copied
         ("dp_sgd", True),
         ("fsdp_mlp_train", False),  # the gradients of all weights are there when they are scattered
