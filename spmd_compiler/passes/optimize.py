@@ -2,7 +2,7 @@
 collectives that can run together are combined, large ones unless the hardware model says that apart they hide better; matrix
 products that wait for large ones become rings. Loops end on each device by itself where they may, and put together slices of what
 is gathered; arguments are exchanged before they are computed with, permutes of permutes become one, what several have in common
-is sent once, and what is much is sliced before it is gathered; starts of slices that XLA would misread are clamped, windows
+is sent once, and what is much is sliced before it is gathered; arguments and results are transformed as they lie, starts of slices that XLA would misread are clamped, windows
 cropped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so that
 they run while collectives do."""
 
@@ -21,6 +21,7 @@ from .combine import COPIED, bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
 from .crop_windows import crop_windows
 from .exchange_first import exchange_first
+from .fft_at_ends import drop_copies_at_ends
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
@@ -81,6 +82,7 @@ class Optimize:
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)
+        drop_copies_at_ends(module.main.body)
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         crop_windows(module.main.body, module.mesh)
