@@ -121,7 +121,8 @@ def compile_program(
         event=_dispatch.BACKEND_COMPILE_EVENT,
     ):
         loaded = _with_wishes(compile_with, wished, options)
-    (in_avals, in_shardings), (out_avals, out_shardings) = _sides([ins[i] for i in kept]), _sides(outs)
+    (avals, shardings), (out_avals, out_shardings) = _sides(ins), _sides(outs)
+    in_avals, in_shardings = ([side[i] for i in kept] for side in (avals, shardings))
     in_layouts, out_layouts = _pxla._get_layouts_from_executable(
         loaded, [None] * len(kept), [None] * len(outs), 0, in_avals, out_avals
     )
@@ -147,7 +148,6 @@ def compile_program(
         all_args_info=None,
         pgle_profiler=None,
     ).load()
-    avals, _ = _sides(ins)
     in_tree = jax.tree.structure((tuple(avals), {}))
     info = _stages.make_args_info(in_tree, avals, donated)
     return _stages.Compiled(executable, [], info, out_tree, no_kwargs=True)

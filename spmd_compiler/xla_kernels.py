@@ -77,7 +77,7 @@ def _copy_for_product(op: Op, side: int) -> Op | None:
 def _repeated(block: Block) -> list[Op]:
     """The ops of a block, those that XLA computes again too, in front of who reads them."""
     users, left = readers(block), {*block.returns}
-    maker = {v: op for op in block.ops for v in op.results}
+    everywhere = {v for op in block.ops if op.name in _SAME_EVERYWHERE for v in op.results}
     ops: list[Op] = []
     for op in reversed(block.ops):
         ops.append(op)
@@ -86,14 +86,14 @@ def _repeated(block: Block) -> list[Op]:
             continue
         light = [user for user in users[value] if _computes(user, users, left)]
         kept = value in left or len(light) < len(users[value])
-        if kept and not _is_unary(op, maker):
+        if kept and not _is_unary(op, everywhere):
             continue
         for user in light[not kept :]:
             again = Op(op.name, list(op.operands), [Value(value.type)], op.attrs, (), op.loc)
             user.operands[:] = [again.results[0] if v is value else v for v in user.operands]
             for v in op.operands:
                 users.setdefault(v, []).append(again)
-            users[again.results[0]], maker[again.results[0]] = [user], again
+            users[again.results[0]] = [user]
             ops.append(again)
     ops.reverse()
     return ops
@@ -107,11 +107,7 @@ def _computes(op: Op, users: Mapping[Value, list[Op]], left: set[Value]) -> bool
     return op.name != "reduce" and is_light(op)
 
 
-def _is_unary(op: Op, maker: Mapping[Value, Op]) -> bool:
-    """Whether at most one operand has all dims, and is no number that was broadcast."""
+def _is_unary(op: Op, everywhere: set[Value]) -> bool:
+    """Whether at most one operand has all dims, and is not the same everywhere along some."""
     rank = op.results[0].type.rank
-    return sum(v.type.rank == rank and not _is_everywhere(maker.get(v)) for v in op.operands) <= 1
-
-
-def _is_everywhere(op: Op | None) -> bool:
-    return op is not None and op.name in _SAME_EVERYWHERE
+    return sum(v.type.rank == rank and v not in everywhere for v in op.operands) <= 1

@@ -3,8 +3,8 @@
 A collective may run anywhere between its operand's definition and its first use; those of one kind, axes and type whose
 ranges have a point in common can run there together. Small ones cost latency, not bytes: they are packed into one buffer,
 sent at once, and unpacked, as bits where what only moves has several types of one size. So that ranges are long, small ops
-behind small collectives first move to where their results are used. Larger all-reduces become one of several operands, without a copy, as XLA's own combiner runs them on all platforms; so do
-larger all-gathers, which XLA keeps so on CPU.
+behind small collectives first move to where their results are used. Larger all-reduces become one of several operands,
+without a copy, as XLA's own combiner runs them on all platforms; so do larger all-gathers, which XLA keeps so on CPU.
 """
 
 from __future__ import annotations

@@ -215,7 +215,8 @@ class Propagate:
         if not even or engine.traffic.sent(engine):
             return False
         computed = {v for op in engine.choices if op.name != "broadcast_in_dim" for v in op.results}
-        return all(v in engine.remade or v not in computed for v, _ in engine.relaid(engine.costs))
+        computed -= engine.remade.keys()
+        return not any(v in computed for v, _ in engine.relaid(engine.costs))
 
     def explore(self, engine: Engine, module: Module) -> State | None:
         """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
