@@ -24,6 +24,8 @@ from jax._src.interpreters import pxla as _pxla
 from jax._src.lib import _jax  # pyright: ignore[reportPrivateImportUsage]
 from jaxlib.mlir import ir
 
+from . import xla_threads
+
 Miss = Callable[..., tuple[Any, Any, bool]]
 Placed = Sequence[tuple[Any, Any]]  # structs with their shardings
 Options = Mapping[str, Any]
@@ -121,6 +123,8 @@ def compile_program(
         event=_dispatch.BACKEND_COMPILE_EVENT,
     ):
         loaded = _with_wishes(compile_with, wished, options)
+        if backend.platform == "cpu" and xla_threads.overruns(loaded):
+            loaded = _with_wishes(compile_with, [*wished, xla_threads.WHOLE], options)
     (avals, shardings), (out_avals, out_shardings) = _sides(ins), _sides(outs)
     in_avals, in_shardings = ([side[i] for i in kept] for side in (avals, shardings))
     in_layouts, out_layouts = _pxla._get_layouts_from_executable(

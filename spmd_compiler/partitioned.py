@@ -110,7 +110,7 @@ class Partitioned:
             donated,
             self.callbacks,
             replicas,
-            xla_options(self.module, self.mesh.platform),
+            xla_options(self.module, self.mesh.platform, devices),
             options or {},
         )
 

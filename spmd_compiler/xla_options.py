@@ -13,14 +13,17 @@ them. Where products weigh, which LLVM does not compile, the first is enough, in
 XLA of JAX 0.12 has no older emitter any more, and says so; it is told nothing of these, since there the second level rounds
 otherwise than `jax.jit` does.
 
-In which order it runs the program is told apart from that (`xla_schedules`).
+In which order it runs the program is told apart from that (`xla_schedules`), and whether it cuts kernels among threads
+(`xla_threads`).
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from . import xla_threads
 from .ir.graph import Module, Op
 from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from .passes.estimate import FREE, PRODUCTS, flops, walk
@@ -32,7 +35,7 @@ MODULES = "xla_cpu_parallel_codegen_split_count"
 LEVEL = "xla_backend_optimization_level"
 SCHEDULER = "xla_cpu_scheduler_type"
 BY_RESULTS = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
-OPTIONS = (NEWER, MODULES, LEVEL, SCHEDULER)
+OPTIONS = (NEWER, MODULES, LEVEL, SCHEDULER, xla_threads.DISABLED)
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
 FEW = 2  # slices of an all-to-all that are as well compiled apart
 VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of slow ones, that weigh nothing
@@ -81,12 +84,14 @@ class _Weights(NamedTuple):
         return not elementwise or self.products < FEW_PRODUCTS * self.values
 
 
-def xla_options(module: Module, platform: str | None) -> list[dict[str, Any]]:
+def xla_options(module: Module, platform: str | None, devices: Sequence[Any]) -> list[dict[str, Any]]:
     """Options for XLA on a platform, by their names in XLA_FLAGS, in groups; one that lacks any of a group does without the group. So
-    does one that is told of any by XLA_FLAGS. `module`: what each device runs."""
+    does one that is told of any by XLA_FLAGS. `module`: what each of the `devices` runs."""
     if platform != "cpu":
         return []
     groups = [_codegen(_weigh(module))]
+    if xla_threads.are_busy(devices):
+        groups.append(xla_threads.WHOLE)
     if saves_memory(module.main.body):
         groups.append({SCHEDULER: BY_RESULTS})
     told = os.environ.get("XLA_FLAGS", "")

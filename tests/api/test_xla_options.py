@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
-from spmd_compiler import compat_executables, ir, xla_kernels, xla_options, xla_schedules
+from spmd_compiler import compat_executables, ir, xla_kernels, xla_options, xla_schedules, xla_threads
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.xla_options import BY_RESULTS, LEVEL, MODULES, NEWER, SCHEDULER
 from tests.variants import lowered as variant
@@ -25,7 +25,7 @@ def lowered(fun, *args, specs=ROWS, out=None, mesh=MESH):
 
 
 def told(program, platform="cpu"):
-    groups = xla_options.xla_options(program.stages["optimize"], platform)
+    groups = xla_options.xla_options(program.stages["optimize"], platform, jax.devices())
     return {name: value for group in groups for name, value in group.items()}
 
 
@@ -123,7 +123,7 @@ def test_only_cpus_are_told():
 def test_flags_of_the_user_stay(monkeypatch):
     program = lowered(mlp, X, X, specs=(P("a"), P()))
     monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to=/nowhere --{LEVEL}=3")
-    assert told(program).keys() <= {SCHEDULER}
+    assert told(program).keys() <= {SCHEDULER, xla_threads.DISABLED}
 
 
 @pytest.mark.parametrize("options", [None, {LEVEL: 0}, {LEVEL: 3}], ids=str)
