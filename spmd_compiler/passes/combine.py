@@ -71,17 +71,26 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: 
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh, bucket, copied)
-    pack = {**_PACK, "all_gather": partial(_all_gather, copied=copied)}
-    while _combine(block, mesh, _keys(block, _small), pack, SMALL, bucket, copied):
+    _combine_kinds(block, mesh, {**_PACK, "all_gather": partial(_all_gather, copied=copied)}, bucket, copied)
+
+
+def combine_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
+    """The same of the all-reduces of a block alone."""
+    _combine_kinds(block, mesh, {"all_reduce": _all_reduce}, bucket)
+
+
+def _combine_kinds(
+    block: Block, mesh: Mesh, emit: Mapping[str, Emit], bucket: int, copied: int = COPIED
+) -> None:
+    """Small collectives of the kinds that `emit` has, then larger all-reduces."""
+
+    def key(op: Op) -> Any:
+        return _small(op) if op.name in emit else None
+
+    while _combine(block, mesh, _keys(block, key), emit, SMALL, bucket, copied):
         pass  # what waited for several collectives waits for one: others may now run together
-    _combine(
-        block,
-        mesh,
-        reduction_keys(block, bucket),
-        {"all_reduce": partial(_all_reduce, copied=0)},
-        None,
-        bucket,
-    )
+    large = {"all_reduce": partial(_all_reduce, copied=0)}
+    _combine(block, mesh, reduction_keys(block, bucket), large, None, bucket)
 
 
 def _combine(
@@ -267,7 +276,7 @@ def _held(op: Op) -> int:
 def _small(op: Op) -> Any:
     """The key of small collectives."""
     limit = SMALL_OF.get(op.name, SMALL)
-    if op.name not in _PACK or not _sends_at_most(op, limit) or _held(op) > GATHERED:
+    if not _sends_at_most(op, limit) or _held(op) > GATHERED:
         return None
     type = carrier(op.operands[0].type.dtype, op.attrs.get("kind"))
     return op.name, type, *(op.attrs.get(name) for name in _SHARED)

@@ -10,6 +10,7 @@ is seen with the axis as two, and what is found so is kept where it is better.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
@@ -58,6 +59,6 @@ def _part(size: int, axes: Axes, mesh: Mesh) -> tuple[str, int]:
     for axis in axes:
         n = mesh.axis_size(axis)
         if size % (before * n):
-            return axis, max(k for k in range(1, n) if n % k == 0 and size % (before * k) == 0)
+            return axis, math.gcd(n, size // before)
         before *= n
     return "", 1

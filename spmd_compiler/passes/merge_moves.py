@@ -1,5 +1,5 @@
 """merge_moves: chains of slices, pads and concatenations become one op each, pads join the windows that read them,
-updates of known windows become pads, and lookups of rows by their own number batching dims.
+updates of known windows become pads, lookups of rows by their own number batching dims, and dims of one element don't come and go.
 
 What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
 neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ..ir.graph import Block, Module, Op, Value, constant
 from ..ir.types import TensorType
-from . import known_updates, pad_windows, row_lookups
+from . import known_updates, pad_windows, row_lookups, unit_moves
 from .chains import (
     FEW,
     Defs,
@@ -195,7 +195,9 @@ def _roll(op: Op, defs: Defs) -> list[Op] | None:
 _MERGES: dict[str, tuple[Callable[[Op, Defs], list[Op] | None], ...]] = {
     "slice": (slice_of_slice, slice_of_pad, slice_of_joined, slice_of_splice, pad_windows.cropped_scatter),
     "pad": (pad_of_slice, pad_of_pad),
-    "reshape": (repeated,),
+    "reshape": (repeated, unit_moves.reshape_of_units),
+    "reduce": (unit_moves.reduce_of_units,),
+    "broadcast_in_dim": (unit_moves.broadcast_of_units,),
     "reverse": (reverse_of_slice,),
     "concatenate": (_fills_to_pad, _to_splice),
     "reduce_window": (pad_windows.reduce_window,),

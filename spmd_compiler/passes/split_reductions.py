@@ -13,7 +13,7 @@ from ..ir.graph import Block, Op, Value
 from ..ir.layout import Axes
 from ..ir.mesh import Mesh
 from ..ir.optable import sends
-from .combine import ReductionKey, combine_collectives, lone_reductions, reduction_keys
+from .combine import ReductionKey, combine_reductions, lone_reductions, reduction_keys
 from .cost import prices, ring_bytes
 from .estimate import reads
 
@@ -72,7 +72,7 @@ def _split(ops: list[Op], op: Op, first: Axes, second: Axes, late: bool) -> list
 
 
 def _messages(block: Block, mesh: Mesh, bucket: int) -> int:
-    """How many collectives a block has once they are combined."""
+    """How many collectives a block has once its all-reduces are combined."""
     copy = clone_block(block)
-    combine_collectives(copy, mesh, bucket)
+    combine_reductions(copy, mesh, bucket)
     return sum(sends(op) for op in copy.ops)

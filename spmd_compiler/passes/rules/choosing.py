@@ -50,7 +50,8 @@ class _Chooser:
             assert best is not None
         # axes of one dim also move together: each alone would have to change places with those that stay
         moves: list[Sequence[str]] = [(axis,) for axis in order] * (2 if len(order) > 1 else 1)
-        moves += dict.fromkeys(d for x in self.ins for d in x.layout.dims if len(d) > 1)
+        there = [layout for x in self.ins for layout in (x.layout, *x.others)]
+        moves += dict.fromkeys(d for layout in there for d in layout.dims if len(d) > 1)
         for axes in moves:
             for option in options[axes[0]]:
                 other = pick | dict.fromkeys(axes, option)
