@@ -2,7 +2,7 @@
 collectives that can run together are combined, large ones unless the hardware model says that apart they hide better; matrix
 products that wait for large ones become rings. Loops end on each device by itself where they may, and put together slices of what
 is gathered; arguments are exchanged before they are computed with, permutes of permutes become one, what several have in common
-is sent once, and what is much is sliced before it is gathered; arguments and results are transformed as they lie, starts of slices
+is sent once, and what is much is sliced before it is gathered; starts of slices
 that XLA would misread are clamped, windows cropped, reductions that it lacks written otherwise, collectives written as the TPU's
 compiler keeps them, and ops ordered so that they run while collectives do."""
 
@@ -21,12 +21,12 @@ from .combine import COPIED, bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
 from .crop_windows import crop_windows
 from .exchange_first import exchange_first
-from .fft_at_ends import drop_copies_at_ends
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
 from .residuals import keep_less
 from .rings import make_rings
+from .row_major_ffts import keep_row_major
 from .schedule import order_for_overlap
 from .share_halos import share_halos
 from .simplify import Simplify
@@ -82,7 +82,6 @@ class Optimize:
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)
-        drop_copies_at_ends(module.main.body)
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         crop_windows(module.main.body, module.mesh)
@@ -90,6 +89,7 @@ class Optimize:
             drop_unit_dims(module.main.body)
         if self.platform == "cpu":
             split_sums(module.main.body)
+            keep_row_major(module.main.body)
         order_carries(module.main.body)
         if self.platform == "tpu":
             rewrite_for_tpu(module.main.body, module.mesh)

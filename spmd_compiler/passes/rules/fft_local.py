@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType
 from ..builder import Builder
@@ -34,7 +32,7 @@ def along_last(b: Builder, value: Value, kind: str, lengths: tuple[int, ...]) ->
     elif kind == "IRFFT":
         size[-1], dtype = lengths[-1], {"c64": "f32", "c128": "f64"}[dtype]
     attrs = {"fft_type": kind, "fft_length": lengths}
-    return _row_major(b, b.op("fft", [_row_major(b, value)], TensorType(tuple(size), dtype), attrs))
+    return b.op("fft", [value], TensorType(tuple(size), dtype), attrs)
 
 
 def transpose(b: Builder, x: Value, order: list[int]) -> Value:
@@ -42,11 +40,3 @@ def transpose(b: Builder, x: Value, order: list[int]) -> Value:
         return x
     shape = tuple(x.type.shape[d] for d in order)
     return b.op("transpose", [x], TensorType(shape, x.type.dtype), {"permutation": tuple(order)})
-
-
-def _row_major(b: Builder, x: Value) -> Value:
-    """XLA's CPU kernel refuses arrays that are not laid out row-major, which those next to a collective need not be; flat
-    ones are."""
-    flat = b.reshape(x, (math.prod(x.type.shape),))
-    kept = b.op("optimization_barrier", [flat], flat.type)
-    return b.reshape(kept, x.type.shape)
