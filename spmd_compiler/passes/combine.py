@@ -22,38 +22,28 @@ from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import is_light, reads
 from .hardware import Hardware
+from .packing import COPIED, PACK, SMALL, Emit, all_gather, all_reduce, carrier
 from .together_memory import TogetherMemory
 
-SMALL = 64 * 1024  # bytes of an operand up to which latency outweighs the copies of packing
-SMALL_OF = {  # the same where XLA copies blocks anyway, or what comes is smaller, or one may have several operands
+SMALL_OF = {  # the same as SMALL where XLA copies blocks anyway, or what comes is smaller, or one may have several operands
     "all_reduce": 32 * 1024,
     "all_gather": 256 * 1024,
     "all_to_all": 256 * 1024,
     "reduce_scatter": 8 * 1024 * 1024,
 }
-COPIED = 16 * 1024  # bytes of an operand of an all-gather that are sooner copied than sent by themselves
-ADDED = 4 * 1024  # the same of an all-reduce
 GATHERED = 4 * 1024 * 1024  # bytes of what one gives, at most: on many devices little becomes much
 BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA for GPUs combines
 HELD = ("all_gather", "reduce_scatter")  # what XLA holds more for if they go together
 PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
 
-_BITS = {  # what carries types of one size
-    **dict.fromkeys(("i8", "u8"), "u8"),
-    **dict.fromkeys(("i16", "u16", "f16", "bf16"), "u16"),
-    **dict.fromkeys(("i32", "u32", "f32"), "u32"),
-}
-
 # the place in a block before which to run, and collectives that can run there together
 Group = tuple[int, list[Op]]
 Keys = Mapping[Op, Any]  # of collectives, in the block's order, what they must share to go together
 ReductionKey = tuple[Axes, str, str]  # axes, what reduces, element type
-Emit = Callable[
-    [Builder, list[Op], tuple[str, ...]], dict[Value, Value]
-]  # emits one for all: what replaces their results
 
 K = TypeVar("K")
+_SHARED = ("axes", "kind", "shift", "wrap", "pairs", "target_axes")  # what packed collectives have in common
 _COMBINED = re.compile(r"(\d+) combined; ")
 
 
@@ -71,12 +61,12 @@ def combine_collectives(block: Block, mesh: Mesh, bucket: int = BUCKET, copied: 
     for op in block.ops:
         for region in op.regions:
             combine_collectives(region, mesh, bucket, copied)
-    _combine_kinds(block, mesh, {**_PACK, "all_gather": partial(_all_gather, copied=copied)}, bucket, copied)
+    _combine_kinds(block, mesh, {**PACK, "all_gather": partial(all_gather, copied=copied)}, bucket, copied)
 
 
 def combine_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
     """The same of the all-reduces of a block alone."""
-    _combine_kinds(block, mesh, {"all_reduce": _all_reduce}, bucket)
+    _combine_kinds(block, mesh, {"all_reduce": all_reduce}, bucket)
 
 
 def _combine_kinds(
@@ -89,7 +79,7 @@ def _combine_kinds(
 
     while _combine(block, mesh, _keys(block, key), emit, SMALL, bucket, copied):
         pass  # what waited for several collectives waits for one: others may now run together
-    large = {"all_reduce": partial(_all_reduce, copied=0)}
+    large = {"all_reduce": partial(all_reduce, copied=0)}
     _combine(block, mesh, reduction_keys(block, bucket), large, None, bucket)
 
 
@@ -282,11 +272,6 @@ def _small(op: Op) -> Any:
     return op.name, type, *(op.attrs.get(name) for name in _SHARED)
 
 
-def carrier(dtype: str, kind: str | None) -> str:
-    """The element type in which small collectives send one, if they have several. kind: what reduces, if something does."""
-    return dtype if kind else _BITS.get(dtype, dtype)
-
-
 def reduction_keys(block: Block, bucket: int) -> dict[Op, ReductionKey]:
     """Of the all-reduces of a block that fit in a bucket: their axes, what they reduce by, and the element type."""
 
@@ -313,114 +298,3 @@ def _sends_at_most(op: Op, size: int) -> bool:
     """Whether a collective is the compiler's, and its operands tensors of elements, in no more bytes than `size` each."""
     types = [v.type for v in op.operands]
     return sends(op) and all(isinstance(t, TensorType) and 0 < t.nbytes <= size for t in types)
-
-
-def _all_reduce(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int = ADDED) -> dict[Value, Value]:
-    """One of several operands: those of `copied` bytes at most in a buffer, others as they are."""
-
-    def send(sent: list[Value]) -> list[Value]:
-        attrs = {"axes": axes, "kind": ops[0].attrs["kind"], "cause": b.cause}
-        return b.multi("all_reduce", sent, [x.type for x in sent], attrs)
-
-    return {y: b.reshape(part, x.type.shape) for x, y, part in _as_few(b, ops, (), copied, send)}
-
-
-def _permute(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    attrs = {**ops[0].attrs, "axes": axes, "cause": b.cause}
-
-    def send(sent: list[Value]) -> list[Value]:
-        return [b.op("collective_permute", [x], x.type, attrs) for x in sent]
-
-    return {y: b.reshape(part, x.type.shape) for x, y, part in _as_few(b, ops, (), SMALL, send)}
-
-
-def _all_gather(b: Builder, ops: list[Op], axes: tuple[str, ...], copied: int = COPIED) -> dict[Value, Value]:
-    """One of several operands: those of `copied` bytes at most in a buffer, others as they are, along a new first dim."""
-    n, dims = b.mesh.axes_size(axes), {y: op.attrs["dim"] for op in ops for y in op.results}
-
-    def send(sent: list[Value]) -> list[Value]:
-        types = [TensorType((n, *x.type.shape[1:]), x.type.dtype) for x in sent]
-        return b.multi("all_gather", sent, types, {"axes": axes, "dim": 0, "cause": b.cause})
-
-    return {
-        y: b.side_by_side(b.reshape(part, (n, *x.type.shape)), dims[y])
-        for x, y, part in _as_few(b, ops, (1,), copied, send)
-    }
-
-
-def _as_few(
-    b: Builder, ops: list[Op], lead: tuple[int, ...], copied: int, send: Callable[[list[Value]], list[Value]]
-) -> list[tuple[Value, Value, Value]]:
-    """Sends the operands, with `lead` before their dims, those of `copied` bytes at most in a row. (operand, result, what came for
-    it) of each."""
-    ends = [end for op in ops for end in zip(op.operands, op.results, strict=True)]
-    packed = [end for end in ends if end[0].type.nbytes <= copied]
-    alone = [end for end in ends if end[0].type.nbytes > copied]
-    sent = [b.reshape(x, (*lead, *x.type.shape)) for x, _ in alone]
-    rows = [b.reshape(x, (*lead, x.type.size)) for x, _ in packed]
-    if rows:
-        sent.append(_in_a_row(b, rows, len(lead)))
-    made = [*send(sent)]
-    if rows:
-        made[-1:] = _apart(b, made[-1], len(lead), rows)
-    return [(x, y, part) for (x, y), part in zip((*alone, *packed), made, strict=True)]
-
-
-def _reduce_scatter(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    rows = [_blocks(b, op.operands[0], op.attrs["dim"], axes) for op in ops]
-    parts = _apart(b, b.reduce_scatter(_in_a_row(b, rows, 1), axes, 0, ops[0].attrs["kind"]), 1, rows)
-    return {op.results[0]: b.reshape(p, op.results[0].type.shape) for op, p in zip(ops, parts, strict=True)}
-
-
-def _all_to_all(b: Builder, ops: list[Op], axes: tuple[str, ...]) -> dict[Value, Value]:
-    rows = [_blocks(b, op.operands[0], op.attrs["split_dim"], axes) for op in ops]
-    parts = _apart(b, b.all_to_all(_in_a_row(b, rows, 1), axes, 0, 0), 1, rows)
-    out: dict[Value, Value] = {}
-    for op, part in zip(ops, parts, strict=True):
-        split, shape = op.attrs["split_dim"], op.operands[0].type.shape
-        n = part.type.shape[0]
-        stacked = b.reshape(part, (n, *shape[:split], shape[split] // n, *shape[split + 1 :]))
-        out[op.results[0]] = b.side_by_side(stacked, op.attrs["concat_dim"])
-    return out
-
-
-_PACK: dict[str, Emit] = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "collective_permute": _permute,
-}
-_SHARED = ("axes", "kind", "shift", "wrap", "pairs", "target_axes")  # what packed collectives have in common
-
-
-def _in_a_row(b: Builder, rows: list[Value], dim: int) -> Value:
-    """One behind the other, along a dim."""
-    types = {row.type.dtype for row in rows}
-    if len(types) > 1:
-        rows = [_cast(b, row, _BITS[row.type.dtype]) for row in rows]
-    return b.concatenate(rows, dim)
-
-
-def _apart(b: Builder, value: Value, dim: int, rows: list[Value]) -> list[Value]:
-    """What lies in a row apart again, as long and of the types that the rows were."""
-    parts: list[Value] = []
-    start = 0
-    for row in rows:
-        size = row.type.shape[dim]
-        parts.append(_cast(b, b.slice(value, dim, start, start + size), row.type.dtype))
-        start += size
-    return parts
-
-
-def _cast(b: Builder, value: Value, dtype: str) -> Value:
-    """The same bits as another type of their size."""
-    if value.type.dtype == dtype:
-        return value
-    return b.op("bitcast_convert", [value], TensorType(value.type.shape, dtype))
-
-
-def _blocks(b: Builder, value: Value, dim: int, axes: tuple[str, ...]) -> Value:
-    """The blocks in which a dim is cut for the devices on some axes, a row each."""
-    n = b.mesh.axes_size(axes)
-    return b.reshape(b.blocks(value, dim, n), (n, value.type.size // n))

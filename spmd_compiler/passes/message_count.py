@@ -12,8 +12,9 @@ from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.types import TensorType
-from .combine import SMALL_OF, carrier
+from .combine import SMALL_OF
 from .estimate import reads
+from .packing import carrier
 from .relayout import plan
 
 

@@ -17,13 +17,14 @@ from .bitwise_reductions import expand_bitwise
 from .blocks_in_loops import put_together_in_loops
 from .carry_order import order_carries
 from .clamp_starts import clamp_starts
-from .combine import COPIED, bucket_sizes, combine_collectives
+from .combine import bucket_sizes, combine_collectives
 from .compose_permutes import compose_permutes
 from .crop_windows import crop_windows
 from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
+from .packing import COPIED
 from .residuals import keep_less
 from .rings import make_rings
 from .row_major_ffts import keep_row_major

@@ -9,8 +9,9 @@ from spmd_compiler import ir
 from spmd_compiler.ir.types import numpy_dtype
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.builder import Builder
-from spmd_compiler.passes.combine import BUCKET, COPIED, bucket_sizes, combine_collectives
+from spmd_compiler.passes.combine import BUCKET, bucket_sizes, combine_collectives
 from spmd_compiler.passes.hardware import PRESETS
+from spmd_compiler.passes.packing import COPIED
 from spmd_compiler.passes.split_reductions import split_reductions
 from spmd_compiler.tools.interpret import run_devices
 
@@ -220,7 +221,7 @@ def test_reductions_that_go_together_are_not_tried_one_by_one(monkeypatch):
     )
     module, tried = ir.parse(text.replace("return %3, %4", "return %3, %39")), list[ir.Block]()
     monkeypatch.setattr(
-        "spmd_compiler.passes.split_reductions.combine_collectives", lambda block, *_: tried.append(block)
+        "spmd_compiler.passes.split_reductions.combine_reductions", lambda block, *_: tried.append(block)
     )
     split_reductions(module.main.body, module.mesh, BUCKET)
     assert not tried
