@@ -123,7 +123,8 @@ def compile_program(
         event=_dispatch.BACKEND_COMPILE_EVENT,
     ):
         loaded = _with_wishes(compile_with, wished, options)
-        if backend.platform == "cpu" and xla_threads.overruns(loaded):
+        cuts = backend.platform == "cpu" and xla_threads.WHOLE not in wished
+        if cuts and xla_threads.overruns(loaded):
             loaded = _with_wishes(compile_with, [*wished, xla_threads.WHOLE], options)
     (avals, shardings), (out_avals, out_shardings) = _sides(ins), _sides(outs)
     in_avals, in_shardings = ([side[i] for i in kept] for side in (avals, shardings))

@@ -68,3 +68,10 @@ def test_no_kernel_runs_past_the_end(rows, monkeypatch):
     compiled = lowered.compile()
     assert not xla_threads.has_empty_pieces(compiled.as_text())
     np.testing.assert_allclose(compiled(*xs), jax.device_get(weighted_mean(*xs)), rtol=1e-5)
+
+
+def test_nobody_looks_for_pieces_where_none_are_cut(monkeypatch):
+    monkeypatch.setattr(xla_threads, "cores", lambda: 2)
+    monkeypatch.setattr(xla_threads, "overruns", lambda loaded: pytest.fail("looked"))
+    _, lowered = dear(8)
+    lowered.compile()
