@@ -24,7 +24,9 @@ from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
+from .late_slices import slice_late
 from .packing import COPIED
+from .rectifiers import rectify_in_calls
 from .residuals import keep_less
 from .rings import make_rings
 from .row_major_ffts import keep_row_major
@@ -90,6 +92,8 @@ class Optimize:
             drop_unit_dims(module.main.body)
         if self.platform == "cpu":
             split_sums(module.main.body)
+            module = rectify_in_calls(module)
+            module = slice_late(module)
             keep_row_major(module.main.body)
         order_carries(module.main.body)
         if self.platform == "tpu":

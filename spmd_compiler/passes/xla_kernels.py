@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from .ir.clone import clone_block
-from .ir.graph import Block, Op, Value
-from .ir.optable import ELEMENTWISE, sends
-from .passes.estimate import is_light, readers
+from ..ir.clone import clone_block
+from ..ir.graph import Block, Op, Value
+from ..ir.optable import ELEMENTWISE, sends
+from .estimate import is_light, readers
 
 _SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
 SLOW = frozenset(name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo."))

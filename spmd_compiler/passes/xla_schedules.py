@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from .ir.graph import Block, Op, Value
-from .passes.estimate import held, is_fused, peak_bytes, reads, stored_values
-from .passes.post_order import post_order, reached_from
+from ..ir.graph import Block, Op, Value
+from .estimate import held, is_fused, peak_bytes, reads, stored_values
+from .post_order import post_order, reached_from
 from .xla_kernels import as_computed
 
 MANY = 400  # kernels, from which on it is nearly always less than the estimate: XLA finds places for fewer blocks at a time
@@ -23,14 +23,25 @@ PATHS = 4  # times the number of kernels: what is counted on all paths counts no
 
 def saves_memory(block: Block) -> bool:
     """Whether what each device runs takes less memory by results, or as much in another order: estimates of that are rather too high."""
+    return _compared(block)[0]
+
+
+def memory(block: Block) -> int:
+    """An estimate of the bytes that each device takes, arguments too, in the order that is chosen for a block."""
+    return _compared(block)[1]
+
+
+def _compared(block: Block) -> tuple[bool, int]:
+    """Whether it runs by results, and the memory that it takes so."""
     block = as_computed(block)
     kernels = _kernels_in(block)
     at_once, by_results = (_ordered(kernels, order) for order in (_at_once, _by_results))
-    if at_once == by_results:
-        return False
-    worth = 1.0 if len(kernels[block].ops) < MANY else WORTH_OF_MANY
     most = _peak(block, at_once)
-    return _peak(block, by_results) <= worth * most
+    if at_once == by_results:
+        return False, most
+    worth = 1.0 if len(kernels[block].ops) < MANY else WORTH_OF_MANY
+    least = _peak(block, by_results)
+    return (True, least) if least <= worth * most else (False, most)
 
 
 class _Kernels:
