@@ -43,6 +43,11 @@ def identity_value(kind: str, dtype: str) -> Any:
     return np.array(info.min if kind == "max" else info.max).astype(np_dtype)[()]
 
 
+def is_neutral(kind: str, value: Any, dtype: str) -> bool:
+    """Whether a number, None if it isn't known, is what a reduction begins with that counts for nothing, whatever a zero's sign."""
+    return value is not None and bool(np.array_equal(value, identity_value(kind, dtype)))
+
+
 def combiner(kind: str, type: TensorType, results: int = 1) -> Block:
     """A region that combines two scalars by a reduction of a kind, and returns the outcome `results` times."""
     a, b, combined = Value(type), Value(type), Value(type)

@@ -234,7 +234,10 @@ class PlainBounds:
             yield self.propagated_from({}, merges=True)
         for k, seen in enumerate(options):
             if seen and seen not in options[:k]:
-                yield self.propagated_from(seen, merges=merges)
+                state = self.propagated_from(seen, merges=merges)
+                yield state
+                if more := self.seen_in(state, lambda engine: shared_args(engine, body)):
+                    yield self.propagated_from({**seen, **more}, merges=merges)
         if broadcast:
             yield self.propagated_from(broadcast, defers=True)
 

@@ -7,11 +7,9 @@ parameter wants it.
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..ir.graph import Op
 from ..ir.optable import reducer_kind
-from .builder import identity_value
+from .builder import is_neutral
 from .chains import Defs, fill_of
 
 
@@ -21,7 +19,7 @@ def reduce_of_units(op: Op, defs: Defs) -> list[Op] | None:
     if len(op.results) > 1 or kind is None or any(value.type.shape[d] > 1 for d in op.attrs["dimensions"]):
         return None
     fill = fill_of(op.operands[1], defs) if value.type.size else None
-    if fill is None or not np.array_equal(fill, identity_value(kind, value.type.dtype)):
+    if not is_neutral(kind, fill, value.type.dtype):
         return None
     return [Op("reshape", [value], op.results, {}, (), op.loc)]
 
@@ -39,11 +37,15 @@ def broadcast_of_units(op: Op, defs: Defs) -> list[Op] | None:
     inner = defs.get(op.operands[0])
     if inner is None or not _is_of_units(inner):
         return None
-    if inner.name == "reshape":
-        return reshape_of_units(op, defs)
-    before, dims = inner.attrs["broadcast_dimensions"], op.attrs["broadcast_dimensions"]
+    (source,), (result,) = inner.operands, inner.results
+    before = inner.attrs.get("broadcast_dimensions")
+    if before is None:
+        if 1 in source.type.shape:
+            return reshape_of_units(op, defs)
+        before = [d for d, n in enumerate(result.type.shape) if n != 1]
+    dims = op.attrs["broadcast_dimensions"]
     attrs = {"broadcast_dimensions": tuple(dims[d] for d in before)}
-    return [Op("broadcast_in_dim", inner.operands, op.results, attrs, (), op.loc)]
+    return [Op("broadcast_in_dim", [source], op.results, attrs, (), op.loc)]
 
 
 def _is_of_units(op: Op) -> bool:

@@ -356,6 +356,12 @@ def test_less_than_half_of_the_memory_is_worth_bytes(monkeypatch):
     assert variant("lstm_tp_fwd~2").comm_bytes() < variant("lstm_tp_fwd~2", sweeps=0).comm_bytes()
 
 
+def test_what_one_gather_leaves_to_reduce_another_may_spare():
+    """Shardy gathers the weights of a loop for the layout of its state; those of its inputs are summed over in each step then."""
+    program = variant("lstm_tp_fwd~3", 114)
+    assert (program.comm_bytes(), len(program.collectives())) == (774_144, 1)
+
+
 def test_memory_is_lessened_again_after_work():
     """Muon over ZeRO shards. At first all devices compute everything, for a sixth of plain propagation's bytes: what takes less
     memory is not worth so many more. But it is where work was lessened for some of them."""

@@ -49,6 +49,12 @@ def test_broadcasts_that_follow_each_other():
     assert ops(lambda x: jnp.ones((16, 4, 24)) * x[:, 0][:, None], X).count("broadcast_in_dim") == 2
 
 
+def test_reshapes_that_are_broadcast():
+    rows = X[:, 0]
+    made = ops(lambda x: lax.broadcast_in_dim(lax.reshape(x, (16, 1, 24)), (16, 4, 24), (0, 1, 2)) * 2, rows)
+    assert (made.count("reshape"), made.count("broadcast_in_dim")) == (0, 2)
+
+
 def test_bodies_of_loops():
     program = spmd.spmd_jit(in_a_loop, mesh=MESH, in_layouts=P("a")).lower(X)
     assert not {"reduce", "reshape"} & {op.name for op in program.stages["propagate"].walk()}

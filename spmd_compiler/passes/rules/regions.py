@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.graph import Block, Dense, Value
 from ...ir.types import numpy_dtype
-from ..builder import identity_value
+from ..builder import is_neutral
 
 Scalars = Mapping[Value, Dense]  # the scalar constants of the program
 IDEMPOTENT = ("max", "min", "and", "or")  # kinds of which any init is neutral, once it is in
@@ -83,7 +83,4 @@ def neutral_init(block: Block, inits: list[Value], scalars: Scalars) -> bool:
 def is_identity(kind: str, init: Value, scalars: Scalars) -> bool:
     """True if a reduction's init is known to be the neutral element of its kind."""
     value = scalars.get(init)
-    if value is None:
-        return False
-    want = np.asarray(identity_value(kind, init.type.dtype))
-    return bool(value.array == want)
+    return is_neutral(kind, value and value.array, init.type.dtype)
