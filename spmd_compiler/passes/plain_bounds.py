@@ -318,10 +318,27 @@ class PlainBounds:
                 taken = self.taken(engine)
                 saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
                 if worth(taken) and saves and not (self.sends_more(taken) and taken.sent > self.now.sent):
-                    self.now = taken
+                    self.polish(other, lambda x: bound(x) and worth(x))
+                    self.now = self.taken(engine)
                     return True
             engine.restore(before)
         return False
+
+    def polish(self, other: State, allowed: Bound) -> None:
+        """Local search where it keeps to a bound, from the engine's assignment, and from another one if that gets cheaper and sends no
+        more."""
+        engine = self.engine
+
+        def is_allowed() -> bool:
+            return allowed(self.taken(engine))
+
+        local_search(engine, self.body, is_allowed)
+        found, cost = engine.state(), engine.total()
+        engine.adopt(other)
+        if is_allowed():
+            local_search(engine, self.body, is_allowed)
+        if not is_allowed() or engine.total() >= cost or engine.sends_more(found):
+            engine.restore(found)
 
     def searched(self, module: Module) -> State:
         """What is found for the module with other prices; once for each."""

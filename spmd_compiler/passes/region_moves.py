@@ -7,7 +7,8 @@ move of Boykov, Veksler and Zabih (2001), for layouts. Regions begin at the valu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .traffic import Traffic
 
+Allowed = Callable[[], bool]
+
 VALUES = 8  # at which regions begin
 LOOKED_AT = 24  # values, from which these are picked, and at which regions begin that lose several axes
 REPEATED = 4  # of each of these, as many may be like another one
@@ -44,9 +47,11 @@ FEW = 60  # nodes of one that loses several axes: it does what the devices share
 NODES, LEAST, ALL = 2, 2000, 3200  # of all regions that don't pay: per op that runs, at least, at most
 
 
-def region_moves(engine: Engine, traffic: Traffic | None = None, picky: bool = False) -> float:
+def region_moves(
+    engine: Engine, traffic: Traffic | None = None, picky: bool = False, allowed: Allowed | None = None
+) -> float:
     """Moves regions so that the program gets cheaper. Returns by how much. traffic: no region may move that sends more. picky: nor
-    one that hardly pays, which is in the way of others from the same values."""
+    one that hardly pays, which is in the way of others from the same values. allowed: what else has to be so then."""
     dear = _most_promising(engine, dear_values(engine, REPEATED * LOOKED_AT))
     if not dear:
         return 0.0
@@ -54,18 +59,19 @@ def region_moves(engine: Engine, traffic: Traffic | None = None, picky: bool = F
     least = worthwhile if picky else 0.0
     around = Around(engine)
     kinds = _regions(around, dear), _behind_users(around, dear)
-    return sum([_move_all(around, _distinct(regions), traffic, worthwhile, least) for regions in kinds])
+    move = partial(move_best, engine, traffic=traffic, least=least, allowed=allowed)
+    return sum([_move_all(around, _distinct(regions), move, worthwhile) for regions in kinds])
 
 
 def _move_all(
-    around: Around, regions: Iterable[Region], traffic: Traffic | None, worthwhile: float, least: float
+    around: Around, regions: Iterable[Region], move: Callable[[Region], float], worthwhile: float
 ) -> float:
     """Moves the regions that pay, until too many don't; how much cheaper the program is."""
     engine, gain = around.engine, 0.0
     ops = sum([engine.weights.get(op, 1) for op in engine.choices])
     left = min(ALL, max(LEAST, NODES * ops))
     for region in regions:
-        paid = move_best(engine, region, traffic, least)
+        paid = move(region)
         gain += paid
         left -= 0 if paid > worthwhile else len(region)
         if left < 0:
@@ -95,12 +101,22 @@ def _distinct(regions: Iterable[Region]) -> Iterator[Region]:
             yield region
 
 
-def move_best(engine: Engine, region: Region, traffic: Traffic | None, least: float = 0.0) -> float:
-    """Moves the part of a region that should, if that pays more than the `least`, and the program doesn't send more then; how much
-    cheaper it is."""
+def move_best(
+    engine: Engine,
+    region: Region,
+    traffic: Traffic | None,
+    least: float = 0.0,
+    allowed: Allowed | None = None,
+) -> float:
+    """Moves the part of a region that should, if that pays more than the `least`, and the program doesn't send more then and is as
+    allowed; how much cheaper it is."""
     part = _best_part(engine, region)
     sent = traffic.sent(engine) if traffic and part else 0.0
-    return accept_if(engine, part, lambda: not traffic or traffic.sent(engine) <= sent + 1e-6, least)
+
+    def is_allowed() -> bool:
+        return (not traffic or traffic.sent(engine) <= sent + 1e-6) and (allowed is None or allowed())
+
+    return accept_if(engine, part, is_allowed, least)
 
 
 def _regions(around: Around, values: Sequence[Value]) -> Iterator[Region]:

@@ -356,6 +356,12 @@ def test_less_than_half_of_the_memory_is_worth_bytes(monkeypatch):
     assert variant("lstm_tp_fwd~2").comm_bytes() < variant("lstm_tp_fwd~2", sweeps=0).comm_bytes()
 
 
+def test_what_is_gone_to_is_improved_within_the_bound(monkeypatch):
+    sent = variant("factors_users").comm_bytes()
+    monkeypatch.setattr(plain_bounds.PlainBounds, "polish", lambda *args: None)
+    assert sent < 0.9 * variant("factors_users").comm_bytes()
+
+
 def test_what_one_gather_leaves_to_reduce_another_may_spare():
     """Shardy gathers the weights of a loop for the layout of its state; those of its inputs are summed over in each step then."""
     program = variant("lstm_tp_fwd~3", 114)
