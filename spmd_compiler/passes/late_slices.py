@@ -16,10 +16,9 @@ from ..ir.graph import Block, Module, Op, Value
 from .estimate import PRODUCTS, peak_bytes
 from .kept_calls import kept_call
 from .simplify import drop_unused
-from .xla_schedules import memory
+from .xla_schedules import is_lighter
 
 PART = 1 / 50  # of the memory that a program takes by estimate: slices from which on it is tried
-WORTH = 0.99  # of the memory that it takes without, which it may take then
 
 
 def slice_late(module: Module) -> Module:
@@ -33,7 +32,7 @@ def slice_late(module: Module) -> Module:
         late = [x for x in _late(iteration) if x.slice.result.type.nbytes >= least]
         iteration.ops[:] = [made for op in iteration.ops for made in _with_slices(op, late, changed)]
     drop_unused(changed.main.body)
-    return changed if memory(changed.main.body) <= WORTH * memory(body) else module
+    return changed if is_lighter(changed.main.body, body) else module
 
 
 def _iterations(block: Block) -> Iterator[Block]:

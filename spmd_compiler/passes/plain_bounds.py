@@ -94,6 +94,7 @@ class PlainBounds:
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
         self.found: dict[Prices, State] = {}  # by searches with other prices
         self.bases: Seen = {}
+        self.strayed = False  # whether local search left the bound of what it began from
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
 
     def keep(self) -> None:
@@ -318,27 +319,17 @@ class PlainBounds:
                 taken = self.taken(engine)
                 saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
                 if worth(taken) and saves and not (self.sends_more(taken) and taken.sent > self.now.sent):
-                    self.polish(other, lambda x: bound(x) and worth(x))
-                    self.now = self.taken(engine)
+                    if self.strayed:
+                        self.polish(lambda x: bound(x) and worth(x))
+                        taken = self.taken(engine)
+                    self.now = taken
                     return True
             engine.restore(before)
         return False
 
-    def polish(self, other: State, allowed: Bound) -> None:
-        """Local search where it keeps to a bound, from the engine's assignment, and from another one if that gets cheaper and sends no
-        more."""
-        engine = self.engine
-
-        def is_allowed() -> bool:
-            return allowed(self.taken(engine))
-
-        local_search(engine, self.body, is_allowed)
-        found, cost = engine.state(), engine.total()
-        engine.adopt(other)
-        if is_allowed():
-            local_search(engine, self.body, is_allowed)
-        if not is_allowed() or engine.total() >= cost or engine.sends_more(found):
-            engine.restore(found)
+    def polish(self, allowed: Bound) -> None:
+        """Local search that keeps to a bound with each move."""
+        local_search(self.engine, self.body, lambda: allowed(self.taken(self.engine)))
 
     def searched(self, module: Module) -> State:
         """What is found for the module with other prices; once for each."""
@@ -357,10 +348,12 @@ class PlainBounds:
         if not bound(taken):
             return False
         local_search(engine, self.body)
-        if bound(improved := self.taken(engine)):
-            taken = improved
-        else:
+        improved = self.taken(engine)
+        self.strayed = not bound(improved)
+        if self.strayed:
             engine.adopt(other)
+        else:
+            taken = improved
         was_worth = worth(taken)
 
         def is_within() -> bool:

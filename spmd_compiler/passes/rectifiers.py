@@ -2,7 +2,7 @@
 
 The gradient of `max(x, 0)` is masked by `x > 0`, which is `max(x, 0) > 0`. XLA fuses maximum and comparison with what reads them,
 and so keeps `x` for the mask beside `max(x, 0)` for the products, from the forward to the backward pass: twice the memory. What a
-call of its own makes takes the place of `x` instead.
+call of its own makes takes the place of `x` instead. That is done where it takes less memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from ..ir.optable import CONTROL_FLOW, ELEMENTWISE, is_remade
 from .estimate import PRODUCTS, readers
 from .kept_calls import kept_call
 from .simplify import drop_unused
-from .xla_schedules import memory
+from .xla_schedules import is_lighter
 
-WORTH = 0.99  # of the memory that a program takes otherwise, which it may take then
 # Which comparison of `x` with `c`, and of `c` with `x`, says the same of `max(x, c)`, or `min(x, c)`.
 _MASKS = {"maximum": ("GT", "LT"), "minimum": ("LT", "GT")}
 
@@ -32,7 +31,7 @@ def rectify_in_calls(module: Module) -> Module:
     if not _rectify(changed.main.body, changed):
         return module
     drop_unused(changed.main.body)
-    return changed if memory(changed.main.body) <= WORTH * memory(body) else module
+    return changed if is_lighter(changed.main.body, body) else module
 
 
 def _rectify(block: Block, module: Module) -> bool:

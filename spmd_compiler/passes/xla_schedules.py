@@ -18,6 +18,7 @@ from .xla_kernels import as_computed
 
 MANY = 400  # kernels, from which on it is nearly always less than the estimate: XLA finds places for fewer blocks at a time
 WORTH_OF_MANY = 1.1  # of the memory that the first order takes, which the second may take then
+LIGHTER = 0.99  # of the memory, by which a change counts
 PATHS = 4  # times the number of kernels: what is counted on all paths counts no further
 
 
@@ -26,13 +27,13 @@ def saves_memory(block: Block) -> bool:
     return _compared(block)[0]
 
 
-def memory(block: Block) -> int:
-    """An estimate of the bytes that each device takes, arguments too, in the order that is chosen for a block."""
-    return _compared(block)[1]
+def is_lighter(changed: Block, block: Block) -> bool:
+    """Whether a changed block takes less memory by a part that counts, each in the order that is chosen for it."""
+    return _compared(changed)[1] <= LIGHTER * _compared(block)[1]
 
 
 def _compared(block: Block) -> tuple[bool, int]:
-    """Whether it runs by results, and the memory that it takes so."""
+    """Whether it runs by results, and the bytes that each device takes then, arguments too."""
     block = as_computed(block)
     kernels = _kernels_in(block)
     at_once, by_results = (_ordered(kernels, order) for order in (_at_once, _by_results))
