@@ -42,6 +42,7 @@ VALUES, SLOW_VALUES = 1 << 20, 1 << 18  # of elementwise ops in a call, and of s
 LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
 FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
 MANY_PRODUCTS = 20  # the same, from which on little else is computed
+KERNELS = 4  # that are compiled no sooner with less optimization
 _BITWISE = {"and", "not", "or", "xor", "shift_left", "shift_right_arithmetic", "shift_right_logical"}
 JOINED = 1 << 19  # values that concatenates in loops make, which weigh nothing
 ONCE = 4  # operations for each number that a product reads, below which it is one by a vector
@@ -52,8 +53,8 @@ CARRIED = 4  # times more slow ops weigh in loops, where more is written in plac
 class _Weights(NamedTuple):
     """products: operations of matrix products in a call; read: numbers that products by vectors read, if they are
     batched: XLA transposes these; values: that elementwise ops make; slow, bits: of these those of slow
-    ops, and of bitwise ones; joined: that concatenates in loops make; repetitive: many kernels are equal; single: there is but
-    one."""
+    ops, and of bitwise ones; joined: that concatenates in loops make; kernels: how many there are, about; repetitive: many of
+    them are equal; single: there is but one."""
 
     products: float
     read: int
@@ -61,6 +62,7 @@ class _Weights(NamedTuple):
     slow: int
     bits: int
     joined: int
+    kernels: int
     repetitive: bool
     single: bool
 
@@ -69,7 +71,8 @@ class _Weights(NamedTuple):
         bits = self.bits > VALUES and self.products < FEW_PRODUCTS * self.bits
         if bits or self.is_stencil:
             return 3
-        return 1 if self.products >= max(1, MANY_PRODUCTS * self.values) else 2
+        others = self.kernels < KERNELS or self.products < max(1, MANY_PRODUCTS * self.values)
+        return 2 if others else 1
 
     @property
     def is_stencil(self) -> bool:
@@ -126,9 +129,8 @@ def _weigh(module: Module) -> _Weights:
         elif op.name not in FREE:
             count, single = count + 1, single and (op.name in ELEMENTWISE or op.name in COLLECTIVES)
             kinds.add((op.name, tuple(op.attrs.items()), tuple([v.type for v in op.operands])))
-    return _Weights(
-        products, read, values, slow, bits, joined, cut > count or count >= ALIKE * len(kinds), single
-    )
+    repetitive = cut > count or count >= ALIKE * len(kinds)
+    return _Weights(products, read, values, slow, bits, joined, count, repetitive, single)
 
 
 def _slices(op: Op, module: Module) -> int:

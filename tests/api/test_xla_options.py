@@ -83,13 +83,20 @@ def test_elementwise_ops_weigh_against_products():
     weights = jax.ShapeDtypeStruct((64, 64), np.float32)
 
     def product(x, w):
-        return jnp.maximum(x @ w, 0) * 2
+        return jnp.maximum(x @ w, 0) * 2 + 1
 
     for rows, expected in ((1 << 18, True), (1 << 10, False)):
         x = jax.ShapeDtypeStruct((rows, 64), np.float32)
         program = lowered(product, x, weights, specs=(P("a"), P()))
         assert newer(program) is expected
         assert told(program)[LEVEL] == 1
+
+
+def test_few_kernels_are_optimized():
+    few = lowered(
+        lambda x, w: x.reshape(32, 2, 64).transpose(1, 0, 2).reshape(64, 64) @ w, X, X, specs=(P(), P())
+    )
+    assert told(few)[LEVEL] == 2
 
 
 def test_hardly_any_products_suit_the_older_emitter():
