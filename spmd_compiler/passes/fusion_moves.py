@@ -6,12 +6,11 @@ other assignment is a minimum cut, as for regions that move (`region_moves`): a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
-from .proposal import accept_if, connected
+from .proposal import Allowed, accept_if, connected
 from .region_moves import move_best
 from .regions import Region
 
@@ -27,7 +26,7 @@ def take_from(engine: Engine, other: State, traffic: Traffic | None = None) -> f
     return move_best(engine, region, traffic) if region else 0.0
 
 
-def take_within(engine: Engine, other: State, bound: Callable[[], bool]) -> None:
+def take_within(engine: Engine, other: State, bound: Allowed) -> None:
     """Takes over what is cheaper in another assignment where the program keeps to a bound: groups of ops together where they may be,
     else by halves."""
     region = differences(engine, other)

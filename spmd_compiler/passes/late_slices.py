@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..ir.clone import clone_block
 from ..ir.graph import Block, Module, Op, Value
 from .estimate import PRODUCTS, peak_bytes
 from .kept_calls import kept_call
-from .simplify import drop_unused
-from .xla_schedules import is_lighter
+from .xla_schedules import if_lighter
 
 PART = 1 / 50  # of the memory that a program takes by estimate: slices from which on it is tried
 
@@ -27,12 +25,14 @@ def slice_late(module: Module) -> Module:
     slices = [x.slice.result.type.nbytes for iteration in _iterations(body) for x in _late(iteration)]
     if not slices or max(slices) < (least := PART * peak_bytes(body, set())):
         return module
-    changed = module.with_body(clone_block(body))
-    for iteration in _iterations(changed.main.body):
-        late = [x for x in _late(iteration) if x.slice.result.type.nbytes >= least]
-        iteration.ops[:] = [made for op in iteration.ops for made in _with_slices(op, late, changed)]
-    drop_unused(changed.main.body)
-    return changed if is_lighter(changed.main.body, body) else module
+
+    def change(changed: Module) -> bool:
+        for iteration in _iterations(changed.main.body):
+            late = [x for x in _late(iteration) if x.slice.result.type.nbytes >= least]
+            iteration.ops[:] = [made for op in iteration.ops for made in _with_slices(op, late, changed)]
+        return True
+
+    return if_lighter(module, change)
 
 
 def _iterations(block: Block) -> Iterator[Block]:

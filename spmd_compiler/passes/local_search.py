@@ -14,7 +14,8 @@ from ..ir.graph import Block
 from .dear import NEGLIGIBLE
 from .dynamic import View, improve
 from .joint_moves import joint_moves
-from .region_moves import Allowed, region_moves
+from .proposal import Allowed
+from .region_moves import region_moves
 
 if TYPE_CHECKING:
     from .engine import Engine

@@ -17,6 +17,7 @@ Node = (
     Op | tuple[Op, int]
 )  # what is decided: how an op runs; the layout of a loop's carry, or of a branch's result
 Chosen = Mapping[Node, Choice | Layout]
+Allowed = Callable[[], bool]  # whether the program may be as changes make it
 
 
 def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
@@ -26,7 +27,7 @@ def accept(engine: Engine, chosen: Chosen, leap: bool = False) -> float:
     )
 
 
-def accept_if(engine: Engine, chosen: Chosen, allowed: Callable[[], bool], least: float = 0.0) -> float:
+def accept_if(engine: Engine, chosen: Chosen, allowed: Allowed, least: float = 0.0) -> float:
     """As `accept`, or no changes at all if they don't pay more than the `least`, or the program is not what is allowed then."""
     before = {node: now(engine, node) for node in chosen}
     paid = accept(engine, chosen)

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..ir.clone import clone_block
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.optable import CONTROL_FLOW, ELEMENTWISE, is_remade
 from .estimate import PRODUCTS, readers
 from .kept_calls import kept_call
-from .simplify import drop_unused
-from .xla_schedules import is_lighter
+from .xla_schedules import if_lighter
 
 # Which comparison of `x` with `c`, and of `c` with `x`, says the same of `max(x, c)`, or `min(x, c)`.
 _MASKS = {"maximum": ("GT", "LT"), "minimum": ("LT", "GT")}
@@ -27,11 +25,7 @@ def rectify_in_calls(module: Module) -> Module:
     compared = {frozenset(op.operands) for op in body.walk() if op.name == "compare"}
     if not any(op.name in _MASKS and frozenset(op.operands) in compared for op in body.walk()):
         return module
-    changed = module.with_body(clone_block(body))
-    if not _rectify(changed.main.body, changed):
-        return module
-    drop_unused(changed.main.body)
-    return changed if is_lighter(changed.main.body, body) else module
+    return if_lighter(module, lambda changed: _rectify(changed.main.body, changed))
 
 
 def _rectify(block: Block, module: Module) -> bool:
@@ -93,5 +87,4 @@ def _call(op: Op, inside: list[Op], module: Module) -> Op:
     """Calls a new function of the module for `op`, which runs the ops that are inside, too."""
     made = {v for other in inside for v in other.results}
     read = dict.fromkeys(v for other in (*inside, op) for v in other.operands if v not in made)
-    operands = sorted(read, key=lambda v: -v.type.nbytes)
-    return kept_call("rectified", Block(operands, [*inside, op], op.results), op.results, module, op.loc)
+    return kept_call("rectified", Block([*read], [*inside, op], op.results), op.results, module, op.loc)

@@ -16,7 +16,7 @@ from ..ir.graph import Op, Value
 from ..ir.layout import Layout
 from .dear import NEGLIGIBLE, dear_values
 from .min_cut import MinCut
-from .proposal import Node, accept_if, now
+from .proposal import Allowed, Node, accept_if, now
 from .regions import (
     NOWHERE,
     Around,
@@ -36,8 +36,6 @@ from .rules.base import Choice, with_axis
 if TYPE_CHECKING:
     from .engine import Engine
     from .traffic import Traffic
-
-Allowed = Callable[[], bool]
 
 VALUES = 8  # at which regions begin
 LOOKED_AT = 24  # values, from which these are picked, and at which regions begin that lose several axes

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..ir.graph import Block, Op, Value
+from ..ir.clone import clone_block
+from ..ir.graph import Block, Module, Op, Value
 from .estimate import held, is_fused, peak_bytes, reads, stored_values
 from .post_order import post_order, reached_from
+from .simplify import drop_unused
 from .xla_kernels import as_computed
 
 MANY = 400  # kernels, from which on it is nearly always less than the estimate: XLA finds places for fewer blocks at a time
@@ -27,9 +29,15 @@ def saves_memory(block: Block) -> bool:
     return _compared(block)[0]
 
 
-def is_lighter(changed: Block, block: Block) -> bool:
-    """Whether a changed block takes less memory by a part that counts, each in the order that is chosen for it."""
-    return _compared(changed)[1] <= LIGHTER * _compared(block)[1]
+def if_lighter(module: Module, change: Callable[[Module], bool]) -> Module:
+    """A copy of the module that was changed, if it takes less memory by a part that counts, each in the order that is chosen for it;
+    else the module. change: says whether it did anything."""
+    body = module.main.body
+    changed = module.with_body(clone_block(body))
+    if not change(changed):
+        return module
+    drop_unused(changed.main.body)
+    return changed if _compared(changed.main.body)[1] <= LIGHTER * _compared(body)[1] else module
 
 
 def _compared(block: Block) -> tuple[bool, int]:
