@@ -103,6 +103,14 @@ def pad_of_pad(op: Op, defs: Defs) -> list[Op] | None:
     return [_padded(op, inner.operands, sides[0], sides[1], op.attrs["interior_padding"])]
 
 
+def transpose_of_transpose(op: Op, defs: Defs) -> list[Op] | None:
+    inner = defs.get(op.operands[0])
+    if inner is None or inner.name != "transpose":
+        return None
+    order = tuple(inner.attrs["permutation"][d] for d in op.attrs["permutation"])
+    return [Op("transpose", inner.operands, op.results, {**op.attrs, "permutation": order}, (), op.loc)]
+
+
 def slice_of_joined(op: Op, defs: Defs) -> list[Op] | None:
     """A slice that lies in one operand of a concatenation is one of that operand."""
     inner = defs.get(op.operands[0])

@@ -3,13 +3,12 @@ both may be sharded, and devices exchange what the pad needs. Windows of less th
 
 from __future__ import annotations
 
-import numpy as np
-
 from ..ir.graph import Op, Value, constant
 from ..ir.optable import COMBINE, reducer_kind
 from ..ir.types import TensorType
 from .builder import identity_value
 from .chains import Defs, fill_of
+from .known_values import known_integers
 
 
 def dynamic_update_slice(op: Op, defs: Defs) -> list[Op] | None:
@@ -36,7 +35,7 @@ def scatter(op: Op, defs: Defs) -> list[Op] | None:
     kind = reducer_kind(region)
     if kind is None and (region.ops or region.returns[0] is not region.args[1]):
         return None
-    starts = _integers(indices, defs)
+    starts = known_integers(indices, defs)
     if starts is None:
         return None
     sizes = [1] * x.type.rank
@@ -57,26 +56,6 @@ def scatter(op: Op, defs: Defs) -> list[Op] | None:
 
 def _is_large(update: Value, x: Value) -> bool:
     return 0 < x.type.nbytes <= 2 * update.type.nbytes
-
-
-def _integers(value: Value, defs: Defs) -> np.ndarray | None:
-    """The elements of an index array that is made of constants."""
-    fill = fill_of(value, defs)
-    if fill is not None:
-        return np.broadcast_to(fill, value.type.shape)
-    op = defs.get(value)
-    if op is None or op.name not in ("constant", "concatenate", "splice"):
-        return None
-    if op.name == "constant":
-        return op.attrs["value"].array
-    parts = [_integers(v, defs) for v in op.operands]
-    known = [p for p in parts if p is not None]
-    if len(known) != len(parts) or value.type.rank != 1:
-        return None
-    if op.name == "splice":
-        cuts = zip(known, op.attrs["starts"], op.attrs["limits"], strict=True)
-        known = [p[start:limit] for p, start, limit in cuts]
-    return np.concatenate(known)
 
 
 def _elementwise(op: Op, x: Value, update: Value, low: tuple[int, ...], kind: str | None) -> list[Op]:

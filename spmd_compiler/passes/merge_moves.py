@@ -1,5 +1,5 @@
-"""merge_moves: chains of slices, pads and concatenations become one op each, pads join the windows that read them,
-updates of known windows become pads, lookups of rows by their own number batching dims, and dims of one element don't come and go.
+"""merge_moves: chains of slices, pads, concatenations and transposes become one op each, pads join the windows that read them,
+updates of known windows become pads, lookups at known places slices, lookups of rows by their own number batching dims, and dims of one element don't come and go.
 
 What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
 neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from ..ir.graph import Block, Module, Op, Value, constant
 from ..ir.types import TensorType
-from . import known_updates, pad_windows, row_lookups, unit_moves
+from . import known_lookups, known_updates, pad_windows, row_lookups, unit_moves
 from .chains import (
     FEW,
     Defs,
@@ -26,6 +26,7 @@ from .chains import (
     slice_of_pad,
     slice_of_slice,
     slice_of_splice,
+    transpose_of_transpose,
 )
 from .simplify import drop_unused
 
@@ -47,7 +48,7 @@ class MergeMoves:
         return module.with_body(body)
 
 
-_IDENTITIES = {"slice", "pad", "reshape", "reverse", "broadcast_in_dim", "concatenate"}
+_IDENTITIES = {"slice", "pad", "reshape", "reverse", "broadcast_in_dim", "concatenate", "transpose"}
 
 
 class _Merger:
@@ -105,6 +106,8 @@ def _is_identity(op: Op) -> bool:
         return all(op.results[0].type.shape[d] <= 1 for d in at["dimensions"])
     if op.name == "broadcast_in_dim":
         return at["broadcast_dimensions"] == tuple(range(op.results[0].type.rank))
+    if op.name == "transpose":
+        return at["permutation"] == tuple(range(op.results[0].type.rank))
     return True
 
 
@@ -199,11 +202,12 @@ _MERGES: dict[str, tuple[Callable[[Op, Defs], list[Op] | None], ...]] = {
     "reduce": (unit_moves.reduce_of_units,),
     "broadcast_in_dim": (unit_moves.broadcast_of_units,),
     "reverse": (reverse_of_slice,),
+    "transpose": (transpose_of_transpose,),
     "concatenate": (_fills_to_pad, _to_splice),
     "reduce_window": (pad_windows.reduce_window,),
     "convolution": (pad_windows.convolution,),
     "dynamic_slice": (_roll,),
     "dynamic_update_slice": (known_updates.dynamic_update_slice,),
-    "gather": (row_lookups.gather,),
-    "scatter": (known_updates.scatter, row_lookups.scatter),
+    "gather": (known_lookups.gather, row_lookups.gather),
+    "scatter": (known_updates.scatter, known_lookups.scatter, row_lookups.scatter),
 }

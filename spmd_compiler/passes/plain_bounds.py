@@ -52,6 +52,7 @@ DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
 HALF = 1 / 2  # of the memory
+HUGE = 3  # times the memory
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 LITTLE = 1.25  # times as dear a program may be that sends in less time: how few bytes others send is known but roughly
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
@@ -104,11 +105,12 @@ class PlainBounds:
             return
         start = self.from_bases(self.start)
         self.plain = self.leanest(self.propagated(start))
-        self.leanest_plain = leanest = self.leanest([self.plain, *self.leaner(start)])
-        plain = self.seen_in(self.plain, self.taken)
+        plain, self.now = self.seen_in(self.plain, self.taken), self.taken(engine)
+        most = HUGE * max(plain.held, self.now.held)
+        leaner = [x for x in self.leaner(start) if self.seen_in(x, self.taken).held <= most]
+        self.leanest_plain = leanest = self.leanest([self.plain, *leaner])
         self.sent, self.fewest = plain.sent, self.seen_in(leanest, engine.traffic.sent)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
-        self.now = self.taken(engine)
         if self.sends_more(self.now):
             lighter = (with_work(self.module, part) for part in LIGHTER)
             if self.replaced(lighter, lambda x: not self.sends_more(x), lambda x: True, DEARER, leanest):
