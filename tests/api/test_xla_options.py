@@ -225,6 +225,22 @@ def temporaries(program, options):
     return program.compile(options).memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.parametrize("count", (8, 128))
+def test_what_is_scattered_and_looked_up_in_loops_suits_the_newer_emitter(count):
+    places = np.arange(count, dtype=np.int32)
+    rows = np.ones((count, 64), np.float32)
+    scattered = lowered(lambda x, i, rows: x.at[i].add(rows), X, places, rows, specs=(ROWS, P(), P()))
+    looked_up = lowered(
+        lambda x, i: jax.lax.fori_loop(0, 2, lambda _, i: x[:, 0].astype(int)[i], i),
+        X,
+        places[: count // 2],
+        specs=P(),
+    )
+    for program in (scattered, looked_up):
+        assert newer(program) == (count > xla_options.PLACES)
+        assert told(program)[LEVEL] == (3 if newer(program) else 2)
+
+
 @pytest.mark.parametrize("loop", [False, True], ids=["once", "loop"])
 def test_branches_run_one_behind_the_other_for_memory(loop):
     x, ws = jax.ShapeDtypeStruct((1024, 128), np.float32), [np.ones((128, 512), np.float32)] * 6

@@ -356,6 +356,13 @@ def test_less_than_half_of_the_memory_is_worth_bytes(monkeypatch):
     assert variant("lstm_tp_fwd~2").comm_bytes() < variant("lstm_tp_fwd~2", sweeps=0).comm_bytes()
 
 
+def test_what_takes_several_times_the_memory_bounds_no_bytes(monkeypatch):
+    """All pairs of a few bodies: 5,376 bytes where each device looks at all of them, with eight times the memory and work."""
+    assert variant("sph_rows").comm_bytes() == 7168
+    monkeypatch.setattr(plain_bounds, "HUGE", np.inf)
+    assert variant("sph_rows").comm_bytes() == 5376
+
+
 def test_what_is_gone_to_is_improved_within_the_bound(monkeypatch):
     sent = variant("factors_users").comm_bytes()
     monkeypatch.setattr(plain_bounds.PlainBounds, "polish", lambda *args: None)
