@@ -1,6 +1,6 @@
-"""Lookups along one dim at places that are known, as `jnp.repeat` and resizing to the nearest make them: slices, reversed or with a
-stride, joined and repeated, where few of these make it up. So devices find what they need at home and with their neighbours, while
-nobody knows which rows a lookup takes. And what is summed up there, as gradients are, is reduced and padded instead.
+"""Lookups along one dim at places that are known, as NumPy arrays as indices and resizing to the nearest make them: slices, reversed
+or with a stride, joined and repeated, where few of these make it up. So devices find what they need at home and with their neighbours,
+while nobody knows which rows a lookup takes. And what is summed up there, as gradients are, is reduced and padded instead.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 """merge_moves: chains of slices, pads, concatenations and transposes become one op each, pads join the windows that read them,
-updates of known windows become pads, lookups at known places slices, lookups of rows by their own number batching dims, and dims of one element don't come and go.
+updates of known windows become pads, lookups at known places slices, lookups of rows by their own number batching dims, and
+dims of one element don't come and go.
 
 What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
 neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.

@@ -104,12 +104,12 @@ class PlainBounds:
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
         start = self.from_bases(self.start)
-        self.plain = self.leanest(self.propagated(start))
+        self.plain = min(self.propagated(start), key=self.sent_in)
         plain, self.now = self.seen_in(self.plain, self.taken), self.taken(engine)
         most = HUGE * max(plain.held, self.now.held)
-        leaner = [x for x in self.leaner(start) if self.seen_in(x, self.taken).held <= most]
-        self.leanest_plain = leanest = self.leanest([self.plain, *leaner])
-        self.sent, self.fewest = plain.sent, self.seen_in(leanest, engine.traffic.sent)
+        rivals = sorted([self.plain, *self.leaner(start)], key=self.sent_in)
+        leanest = next(x for x in rivals if x is self.plain or self.seen_in(x, self.taken).held <= most)
+        self.leanest_plain, self.sent, self.fewest = leanest, plain.sent, self.sent_in(leanest)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         if self.sends_more(self.now):
             lighter = (with_work(self.module, part) for part in LIGHTER)
@@ -195,9 +195,9 @@ class PlainBounds:
         taken = self.taken(self.engine)
         return all(getattr(taken, what) <= most for what, most in self.kept.items())
 
-    def leanest(self, states: Iterable[State]) -> State:
-        """The one in which least is sent."""
-        return min(states, key=lambda x: self.seen_in(x, self.engine.traffic.sent))
+    def sent_in(self, state: State) -> float:
+        """The bytes that a state sends."""
+        return self.seen_in(state, self.engine.traffic.sent)
 
     def from_bases(self, start: State) -> State:
         """Plain propagation where what is made of a number and updated lies as users want it: partitioners propagate back."""
