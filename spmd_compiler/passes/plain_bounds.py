@@ -316,8 +316,16 @@ class PlainBounds:
         or then to the last one: if it is within a bound, worth it, and at most `dearer` times as dear; whether it did."""
         engine, cost, before = self.engine, self.engine.total(), self.engine.state()
         searched = map(self.searched, modules)
+        outcomes: list[tuple[State, State | None, bool]] = []
         for times, other in chain([(HARDLY, last)], ((dearer, x) for x in searched), [(dearer, last)]):
-            if self.goes_within(bound, worth, other, before) and engine.total() <= times * cost:
+            known = next((x for x in outcomes if _is_same(x[0], other)), None)
+            if known is None:
+                within = self.goes_within(bound, worth, other, before)
+                known = other, engine.state() if within else None, self.strayed
+                outcomes.append(known)
+            _, reached, self.strayed = known
+            engine.restore(reached or before)
+            if reached is not None and engine.total() <= times * cost:
                 taken = self.taken(engine)
                 saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
                 if worth(taken) and saves and not (self.sends_more(taken) and taken.sent > self.now.sent):
@@ -326,7 +334,7 @@ class PlainBounds:
                         taken = self.taken(engine)
                     self.now = taken
                     return True
-            engine.restore(before)
+        engine.restore(before)
         return False
 
     def polish(self, allowed: Bound) -> None:
@@ -388,3 +396,7 @@ class PlainBounds:
     def finds_the_same(self, module: Module) -> bool:
         """Whether a search with other prices finds what is there."""
         return self.seen_in(self.searched(module), self.taken) == self.now
+
+
+def _is_same(state: State, other: State) -> bool:
+    return state.layouts == other.layouts and state.demands == other.demands

@@ -24,6 +24,7 @@ from .relayout_exchange import fuse
 from .relayout_steps import MAX_ATOMS, Step, steps
 
 PADDED = 1.125  # times the larger shard, that blocks may take which have another size than they will have
+SAME = 1 + 1e-9  # times as dear, which rounding may make of what costs the same
 MAX_STATES = 200  # a search that visits more falls back to resolve, gather, slice
 
 
@@ -48,14 +49,17 @@ def plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
 
 
 def _where_roomy(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan | None:
-    """On a mesh where large blocks are dear, the plan for where they are not, if it makes none: it costs the same on both, and no
-    plan costs less where they are dear."""
+    """On a mesh where large blocks are dear, the plan for where they are not, if it pays for no more of them than what it begins and
+    ends with: any plan does, and none costs less otherwise."""
     roomy = mesh.cache.get("roomy")
     if roomy is None:
         return None
-    room, known = prices(mesh).room, plan(type, source, target, roomy)
-    fits = all(local_type(type, step.target, mesh).nbytes <= room for step in known.steps)
-    return known if fits else None
+    known = plan(type, source, target, roomy)
+    if not known.steps:
+        return known
+    there, block = (local_type(type, x, mesh).nbytes for x in (source, target))
+    cost = sum(step_cost(step, type, mesh) for step in known.steps)
+    return Plan(known.steps, cost) if cost <= (known.cost + prices(mesh).hold(block, there)) * SAME else None
 
 
 def _planned(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
