@@ -325,7 +325,7 @@ class PlainBounds:
                 outcomes.append(known)
             _, reached, self.strayed = known
             engine.restore(reached or before)
-            if reached is not None and engine.total() <= times * cost:
+            if reached and engine.total() <= times * cost:
                 taken = self.taken(engine)
                 saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
                 if worth(taken) and saves and not (self.sends_more(taken) and taken.sent > self.now.sent):
@@ -334,7 +334,7 @@ class PlainBounds:
                         taken = self.taken(engine)
                     self.now = taken
                     return True
-        engine.restore(before)
+            engine.restore(before)
         return False
 
     def polish(self, allowed: Bound) -> None:
