@@ -172,7 +172,7 @@ def _places(
 
 
 def _runs(places: list[int]) -> list[_Run]:
-    """None at all if there are more than a few."""
+    """Those that make up the places, in turn; none at all if there are more than a few."""
     runs: list[_Run] = []
     i = 0
     while i < len(places):

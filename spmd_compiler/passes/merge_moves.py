@@ -3,7 +3,8 @@ updates of known windows become pads, lookups at known places slices, lookups of
 dims of one element don't come and go.
 
 What a chain moves between devices is then fetched once, straight from where the data lies: `pad(x)[:-1]` needs a row of a
-neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit.
+neighbour, while `pad(x)` alone would shift every block. The values stay the same, bit for bit, but for the order in which is added
+up what is scattered to one place.
 """
 
 from __future__ import annotations
