@@ -370,9 +370,11 @@ def test_what_is_gone_to_is_improved_within_the_bound(monkeypatch):
 
 
 def test_what_one_gather_leaves_to_reduce_another_may_spare():
-    """Shardy gathers the weights of a loop for the layout of its state; those of its inputs are summed over in each step then."""
+    """Shardy gathers the weights of a loop for the layout of its state, in two messages, or in one where XLA keeps gathers of several
+    operands; those of its inputs are summed over in each step then."""
     program = variant("lstm_tp_fwd~3", 114)
-    assert (program.comm_bytes(), len(program.collectives())) == (774_144, 1)
+    assert program.comm_bytes() == 774_144
+    assert len(program.collectives()) <= 2
 
 
 def test_memory_is_lessened_again_after_work():
