@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from .graph import Block, Op
 from .types import TensorType, Type
 
@@ -41,6 +43,15 @@ SIDE_EFFECTS = frozenset({"infeed", "outfeed", "rng", "send", "recv", "async_sta
 _PURE_FOREIGN = frozenset({"sdy.propagation_barrier", "sdy.reshard", "mhlo.topk"})
 
 # The op that combines two partials of a kind.
+# What `compare` computes, by its direction.
+COMPARE = {
+    "EQ": np.equal,
+    "NE": np.not_equal,
+    "LT": np.less,
+    "LE": np.less_equal,
+    "GT": np.greater,
+    "GE": np.greater_equal,
+}
 COMBINE = {
     "sum": "add",
     "mul": "multiply",

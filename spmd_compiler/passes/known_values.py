@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import Op, Value
+from ..ir.optable import COMPARE
 from ..ir.types import TensorType, is_complex, is_float, numpy_dtype
 from .chains import Defs, fill_of
 
@@ -15,14 +16,6 @@ LARGE = 1 << 16  # elements, above which none is computed
 DEEP = 64  # ops, one behind the other, that are followed
 FAR = 1 << 31  # numbers from which on conversions differ
 _MOVES = {"broadcast_in_dim", "concatenate", "reshape", "slice", "splice"}
-_COMPARE = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -123,6 +116,6 @@ class _Evaluation:
             return None
         if op.name == "convert" and first.dtype.kind == "f" and not (np.abs(first) < FAR).all():
             return None
-        compute = _COMPARE[at["comparison_direction"]] if op.name == "compare" else _ELEMENTWISE[op.name]
+        compute = COMPARE[at["comparison_direction"]] if op.name == "compare" else _ELEMENTWISE[op.name]
         with np.errstate(all="ignore"):
             return np.asarray(compute(*operands)).astype(self.dtype(type))

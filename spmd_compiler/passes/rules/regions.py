@@ -8,20 +8,13 @@ from typing import Any
 import numpy as np
 
 from ...ir.graph import Block, Dense, Value
+from ...ir.optable import COMPARE
 from ...ir.types import numpy_dtype
 from ..builder import is_neutral
 
 Scalars = Mapping[Value, Dense]  # the scalar constants of the program
 IDEMPOTENT = ("max", "min", "and", "or")  # kinds of which any init is neutral, once it is in
 
-_COMPARE = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 _EVALUATE = {
     "add": np.add,
     "subtract": np.subtract,
@@ -55,7 +48,7 @@ def evaluate(block: Block, args: list[np.ndarray]) -> list[np.ndarray] | None:
         if any(x is None for x in operands):
             return None
         if op.name == "compare":
-            value = _COMPARE[op.attrs["comparison_direction"]](*operands)
+            value = COMPARE[op.attrs["comparison_direction"]](*operands)
         elif op.name == "convert":
             value = operands[0]
         elif op.name in _EVALUATE:

@@ -9,6 +9,7 @@ import numpy as np
 import scipy.special as special
 
 from ...ir.graph import Op
+from ...ir.optable import COMPARE
 from ...ir.types import numpy_dtype
 
 Array = np.ndarray
@@ -134,20 +135,12 @@ BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "chlo.polygamma": lambda n, x: special.polygamma(n.astype(int), x),
     "chlo.zeta": special.zeta,
 }
-_COMPARE = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 
 
 def _compare(op: Op, a: Array, b: Array) -> Array:
     if op.attrs.get("compare_type") == "TOTALORDER":
         a, b = total_order(a), total_order(b)
-    return _COMPARE[op.attrs["comparison_direction"]](a, b)
+    return COMPARE[op.attrs["comparison_direction"]](a, b)
 
 
 def total_order(a: Array) -> Array:
