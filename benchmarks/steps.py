@@ -47,13 +47,9 @@ def measure(name: str, steps: int) -> Ratios | None:
         return None
     ours, theirs = (rows[part] for part in PARTS)
     compiled = [row["lower_s"] + row["compile_s"] for row in (ours, theirs)]
-    memory = [compare.allocated(row["memory"]) for row in (ours, theirs)]
+    memory = compare.memory_ratio(rows) or 1.0
     return Ratios(
-        theirs["spmd_step_ratio"],
-        compiled[0] / compiled[1],
-        memory[0] / max(1, memory[1]),
-        ours["bytes"],
-        theirs["bytes"],
+        theirs["spmd_step_ratio"], compiled[0] / compiled[1], memory, ours["bytes"], theirs["bytes"]
     )
 
 
