@@ -47,7 +47,13 @@ def cases(draw, sizes):
     return mesh, shape, chain
 
 
+PERMUTED_THEN_SPLIT = [[("a", "b"), "c"], ["b", ("c", "a")]]  # or split, then permuted
+
+
 @examples(60)
+@example(
+    (MESHES[2], (12, 8), [spmd.Layout(dims, MESHES[2]) for dims in (*PERMUTED_THEN_SPLIT, [None, None])])
+)
 @given(cases(sizes=[1, 3, 5, 8, 12]))
 def test_values_survive(case):
     """Through any layouts, uneven and partial ones too, and back."""
@@ -61,6 +67,13 @@ def test_values_survive(case):
     x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape) + 1
     whole = spmd.Layout([None] * len(shape), mesh)
     np.testing.assert_array_equal(spmd.spmd_jit(f, mesh=mesh, out_layouts=whole)(x), x)
+
+
+def test_a_permute_and_an_all_to_all_are_one_exchange_in_either_order():
+    mesh = MESHES[2]
+    source, target = (spmd.Layout(dims, mesh).ir for dims in PERMUTED_THEN_SPLIT)
+    found = plan(TensorType((192, 64), "f32"), source, target, Mesh(mesh.shape))
+    assert [s.kind for s in found.steps] == ["exchange"]
 
 
 @examples(150)
@@ -96,9 +109,18 @@ def test_the_bound_is_below_every_plan(case):
 
 
 @examples(100)
+@example(
+    (
+        MESHES[2],
+        (8, 8, 3),
+        [spmd.Layout(dims, MESHES[2]) for dims in ([None, "b", "c"], [("b", "c"), None, "a"], [None] * 3)],
+    ),
+    16.0,
+)
 @given(cases(sizes=[3, 8, 32]), st.sampled_from([16.0, 64.0, 1024.0]))
 def test_where_large_blocks_are_dear_plans_cost_no_more_for_those_that_are_shared(case, room):
-    """What is taken over from a mesh on which they are not costs what a plan made for the prices does."""
+    """What is taken over from a mesh on which they are not costs what a plan made for the prices does, up to part of what is sent:
+    which steps make an exchange shows behind the search only, so that of plans of like costs it may be either's."""
     mesh, shape, chain = case
     type, usual = TensorType(shape, "f32"), Mesh(mesh.shape)
     shared, own = (with_room(Module(usual, {}), room).mesh for _ in range(2))
@@ -106,7 +128,8 @@ def test_where_large_blocks_are_dear_plans_cost_no_more_for_those_that_are_share
     for source in chain:
         for target in chain:
             costs = [plan(type, source.ir, target.ir, m).cost for m in (shared, own)]
-            assert costs[0] == pytest.approx(costs[1])
+            sent = plan(type, source.ir, target.ir, shared.cache["roomy"]).cost
+            assert costs[0] == pytest.approx(costs[1], abs=sent / 4)
 
 
 AB = MESHES[1]
