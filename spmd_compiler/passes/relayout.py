@@ -152,7 +152,7 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     known = _fused(found, type, mesh)
     if known.cost <= relayout_bound(type, src, dst, mesh) or not _contested(known, src, dst):
         return known
-    other = _found(type, src, dst, mesh, sum(step_cost(s, type, mesh) for s in found))
+    other = _found(type, src, dst, mesh, known.cost)
     return min(known, _fused(other.steps, type, mesh), key=lambda p: p.cost) if other.steps else known
 
 

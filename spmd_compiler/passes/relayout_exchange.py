@@ -29,40 +29,13 @@ def fuse(steps: tuple[Step, ...], type: TensorType, mesh: Mesh) -> tuple[Step, .
     fused: list[Step] = []
     for step in _larger_blocks(steps, type, mesh):
         last = fused[-1] if fused else None
-        one = _as_exchange(last, step, type, mesh) if last else None
-        if (
-            last
-            and one
-            and _possible(one, type, mesh)
-            and _cost((one,), type, mesh) < _cost((last, step), type, mesh)
-        ):
-            fused[-1] = one
-        else:
-            fused.append(step)
+        if last and last.kind == "all_to_all" and step.kind == "collective_permute":
+            one = last._replace(kind="exchange", target=step.target, between=last.target)
+            if _possible(one, type, mesh) and _cost((one,), type, mesh) < _cost((last, step), type, mesh):
+                fused[-1] = one
+                continue
+        fused.append(step)
     return tuple(fused)
-
-
-def _as_exchange(first: Step, second: Step, type: TensorType, mesh: Mesh) -> Step | None:
-    """An all-to-all and a permute, in either order, as one exchange: in that of the other, axes of the same size leave the dim."""
-    if (first.kind, second.kind) == ("all_to_all", "collective_permute"):
-        return first._replace(kind="exchange", target=second.target, between=first.target)
-    if (
-        (first.kind, second.kind) != ("collective_permute", "all_to_all")
-        or first.source.blocks
-        or second.target.blocks
-    ):
-        return None
-    source, target, size = first.source, second.target, mesh.axes_size(second.axes)
-    leaving = source.dims[second.dim]
-    for cut in range(len(leaving)):
-        if mesh.axes_size(leaving[cut:]) == size:
-            shrunk = remove(type, source, second.dim, cut, mesh)
-            between = add(type, shrunk, second.other, leaving[cut:], mesh, target)
-            if between is not None and not between.blocks:
-                return second._replace(
-                    kind="exchange", axes=leaving[cut:], source=source, target=target, between=between
-                )
-    return None
 
 
 def _cost(steps: Sequence[Step], type: TensorType, mesh: Mesh) -> float:
