@@ -42,7 +42,6 @@ SIDE_EFFECTS = frozenset({"infeed", "outfeed", "rng", "send", "recv", "async_sta
 # Ops of other dialects that are known to be without effect.
 _PURE_FOREIGN = frozenset({"sdy.propagation_barrier", "sdy.reshard", "mhlo.topk"})
 
-# The op that combines two partials of a kind.
 # What `compare` computes, by its direction.
 COMPARE = {
     "EQ": np.equal,
@@ -52,6 +51,7 @@ COMPARE = {
     "GT": np.greater,
     "GE": np.greater_equal,
 }
+# The op that combines two partials of a kind.
 COMBINE = {
     "sum": "add",
     "mul": "multiply",
