@@ -21,6 +21,7 @@ from .estimate import touched
 from .fused_axes import Fusion
 from .loops import assign_branches, assign_loop, assign_manual
 from .memo import Memory, Table
+from .regions import Around
 from .relayout import nesting, refine
 from .rules.base import Choice
 from .rules.table import RuleBook
@@ -28,6 +29,7 @@ from .traffic import Traffic
 from .whole_axes import with_whole_axes
 
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
+NO_USERS: Mapping[Layout, int] = {}
 UNPRICED = frozenset((*CONTROL_FLOW, *FIXED))  # ops without rules
 
 
@@ -126,7 +128,9 @@ class Engine(Assignment):
         this one. What is remade draws no user to where others want it."""
         if value in self.remade:
             return (self.seen[value],) if value in self.seen else ()
-        layout, users = self.layouts[value], self.demands.get(value) or ()
+        layout, users = self.layouts[value], self.demands.get(value, NO_USERS)
+        if not layout.partial and (not users or (len(users) == 1 and layout in users)):
+            return ()
         others = [x for x in users if x is not layout]
         if layout.partial and not self.defers:
             reduced = self.seen.get(value) or layout.without_partial()
@@ -241,6 +245,11 @@ class Engine(Assignment):
     def traffic(self) -> Traffic:
         return Traffic(self.mesh, self.book)
 
+    @cached_property
+    def around(self) -> Around:
+        """What makes and reads each value, once all ops have choices."""
+        return Around(self)
+
     @property
     def limit(self) -> Traffic | None:
         """What tells whether an assignment sends more than another one, where none may that is cheaper."""
@@ -267,7 +276,11 @@ class Engine(Assignment):
             self._change_carry(*node, new)
             return
         assert isinstance(new, Choice)
-        for v, layout in zip(node.operands, self.choices[node].demands, strict=True):
+        old = self.choices[node]
+        if new.demands == old.demands and new.results == old.results:
+            self.choices[node] = new
+            return
+        for v, layout in zip(node.operands, old.demands, strict=True):
             self.unwant(v, layout)
         self.record(node, new)
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
-from ..ir.graph import Block, Op
+from ..ir.graph import Block, Op, Value
 from ..ir.optable import CONTROL_FLOW
 from .axis_ways import FIXED
 
 if TYPE_CHECKING:
     from .engine import Engine
 
+UNRULED = frozenset((*CONTROL_FLOW, *FIXED, "constant"))  # ops that are more, or less, than their rules say
 MOVING = frozenset({"slice", "pad"})  # ops that are alike wherever they cut
 REACH = 12  # ops before and after one that have to look the same too; operands from further away may be any
+FAR = -REACH - 1, 0  # the place of what is made elsewhere
 
 
 def alike(engine: Engine, block: Block) -> dict[Op, Hashable]:
@@ -51,21 +53,24 @@ def kinds(engine: Engine, ops: Sequence[Op]) -> list[int]:
 def _looks(
     engine: Engine, ops: Sequence[Op], of_kind: Sequence[Hashable], numbers: dict[Hashable, int]
 ) -> list[int]:
-    place = {v: (i, j) for i, op in enumerate(ops) for j, v in enumerate(op.results)}
-    free, read = engine.free_results, list[int]()
+    place = dict[Value, tuple[int, int]]()
+    free, layouts, read = engine.free_results, engine.layouts, list[int]()
     for at, (op, kind) in enumerate(zip(ops, of_kind, strict=True)):
-        wiring: list[Hashable] = []
+        look: list[Hashable] = [kind]
         for v in op.operands:
-            i, j = place.get(v, (-1, 0))
-            near = i >= 0 and at - i <= REACH
-            wiring.append((at - i, j) if near else engine.layouts[v])
-        look = kind, *wiring, *[v in free for v in op.results]
-        read.append(numbers.setdefault(look, len(numbers)))
+            i, j = place.get(v, FAR)
+            look.append((at - i, j) if at - i <= REACH else layouts[v])
+        for j, v in enumerate(op.results):
+            place[v] = at, j
+            look.append(v in free)
+        read.append(numbers.setdefault(tuple(look), len(numbers)))
     return read
 
 
 def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozenset[str]) -> Hashable:
     """What an op is, apart from where its operands come from. anywhere: names of ops that may cut at any place."""
+    if op.name not in UNRULED and op.name not in anywhere:
+        return engine.book.rule(op)
     types = tuple([v.type for v in op.results])
     if op.name in CONTROL_FLOW:
         inside: list[Hashable] = []
@@ -77,8 +82,5 @@ def _kind(engine: Engine, op: Op, numbers: dict[Hashable, int], anywhere: frozen
         return op.name, types, tuple([engine.layouts[v] for v in op.results])
     if op.name == "constant":  # of any value
         return op.name, types
-    rule = engine.book.rule(op)
-    if op.name in anywhere:
-        ways = tuple([s._replace(exchange=None) for s in rule.strategies])
-        return op.name, types, tuple([v.type for v in op.operands]), ways
-    return rule
+    ways = tuple([s._replace(exchange=None) for s in engine.book.rule(op).strategies])
+    return op.name, types, tuple([v.type for v in op.operands]), ways

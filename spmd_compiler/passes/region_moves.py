@@ -55,7 +55,7 @@ def region_moves(
         return 0.0
     worthwhile = NEGLIGIBLE * engine.total()
     least = worthwhile if picky else 0.0
-    around = Around(engine)
+    around = engine.around
     kinds = _regions(around, dear), _behind_users(around, dear)
     move = partial(move_best, engine, traffic=traffic, least=least, allowed=allowed)
     return sum([_move_all(around, _distinct(regions), move, worthwhile) for regions in kinds])
@@ -223,10 +223,11 @@ def _best_part(engine: Engine, region: Region) -> Region:
         for v, layout in zip(made_by(node), results_of(node, move), strict=True):
             if layout is not layouts[v]:
                 made[v] = variable, layout
-        demands = demands_of(node, current), demands_of(node, move)
-        for v, before, after in zip(read_by(node), *demands, strict=True):
-            if before is not after:
-                read.setdefault(v, []).append((variable, before, after))
+        befores, afters = demands_of(node, current), demands_of(node, move)
+        if befores != afters:
+            for v, before, after in zip(read_by(node), befores, afters, strict=True):
+                if before is not after:
+                    read.setdefault(v, []).append((variable, before, after))
     for value, (maker, new) in made.items():
         _add_relayouts(engine, cut, value, maker, new, read.get(value, ()))
     for value, readers in read.items():
@@ -242,12 +243,19 @@ def _add_relayouts(
     value: Value,
     maker: int | None,
     new: Layout,
-    readers: Iterable[tuple[int, Layout, Layout]],
+    readers: Sequence[tuple[int, Layout, Layout]],
 ) -> None:
     """What it costs to have a value where it is wanted, each layout once however many users want it. maker: moves to `new`, if
     there is one."""
     weight, type, relayout = engine.weights.get(value, 1), value.type, engine.costs.relayout
     there, always = engine.layouts[value], engine.demands.get(value, {})
+    free = value in engine.free_results
+    if maker is not None and len(readers) == 1 and not free and always == {there: 1}:
+        ((reader, _, after),) = readers
+        if after is new:  # most often: it is read by one op, which goes along
+            cut.ordered(reader, maker, weight * relayout(type, new, there))
+            cut.ordered(maker, reader, weight * relayout(type, there, new))
+            return
     stays: dict[Layout, list[int]] = {}  # wanted as long as one of these stays
     moves: dict[Layout, list[int]] = {}  # wanted if one of these moves
     for variable, before, after in readers:
@@ -264,7 +272,7 @@ def _add_relayouts(
         for layout in fixed:
             stay, move = prices(layout)
             cut.one(maker, move - stay)
-        if value in engine.free_results:
+        if free:
             stay, move = [relayout(type, x, engine.free_result(type, x)) for x in (there, new)]
             cut.one(maker, weight * (move - stay))
     for layout, users in stays.items():
@@ -278,6 +286,8 @@ def _add_relayouts(
 
 def _if_one_stays(cut: MinCut, maker: int | None, users: list[int], stay: float, move: float) -> None:
     """What one of the users costs that stays: `stay`, or `move`, which is no less, if the maker moves."""
+    if not move:
+        return
     all_move = _joint(cut, users, every=True)
     cut.one(all_move, -stay)
     if maker is not None and maker != all_move and move > stay:
@@ -286,6 +296,8 @@ def _if_one_stays(cut: MinCut, maker: int | None, users: list[int], stay: float,
 
 def _if_one_moves(cut: MinCut, maker: int | None, users: list[int], stay: float, move: float) -> None:
     """What one of the users costs that moves: `stay`, or `move` if the maker moves too."""
+    if not stay:
+        return
     move = min(stay, move)
     one_moves = _joint(cut, users, every=False)
     cut.one(one_moves, move)

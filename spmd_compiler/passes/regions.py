@@ -9,7 +9,7 @@ make it in a layout that some user wants.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..ir.graph import Op, Value
@@ -38,6 +38,7 @@ class Around:
         self.engine = engine
         self.maker: dict[Value, Node] = {}
         self.readers: dict[Value, list[Node]] = {}
+        self._values: dict[Node, Sequence[Value]] = {}
         self._moves: dict[Any, tuple[Choice | Layout, Any]] = {}
         for op in engine.choices:
             if op.name in CONTROL_FLOW:
@@ -64,6 +65,15 @@ class Around:
         if known is None or known[0] is not present:
             known = self._moves[key] = present, how(self, node, *more)
         return known[1]
+
+    def layouts(self, node: Node, choice: Choice | Layout) -> Iterable[tuple[Value, Layout]]:
+        """What a node reads and makes, in which layouts."""
+        values = self._values.get(node)
+        if values is None:
+            values = self._values[node] = (*read_by(node), *made_by(node))
+        if isinstance(choice, Layout):
+            return [(v, choice) for v in values]
+        return zip(values, choice.demands + choice.results, strict=True)
 
     def ways(self, op: Op, axis: str, kinds: frozenset[str] = NO_KINDS) -> tuple[Choice, ...]:
         """The ways to run an op that differ from the present one on one axis, also on operands that are partial over it of these
@@ -128,10 +138,10 @@ def moved(
                 seen.add(node)
                 if way is not now(engine, node):
                     found[node] = way
-                for w, layout in _layouts(node, way):
+                for w, layout in around.layouts(node, way):
                     if w not in places:
-                        places[w] = layout.placement.get(axis, NOWHERE)
-                        if places[w] != NOWHERE or not there:
+                        place = places[w] = layout.placement.get(axis, NOWHERE)
+                        if place != NOWHERE or not there:
                             todo.append(w)
     return found
 
@@ -202,12 +212,6 @@ def _spread(
     return found
 
 
-def _layouts(node: Node, choice: Choice | Layout) -> Iterator[tuple[Value, Layout]]:
-    """What a node reads and makes, in which layouts."""
-    yield from zip(read_by(node), demands_of(node, choice), strict=True)
-    yield from zip(made_by(node), results_of(node, choice), strict=True)
-
-
 def _ways(around: Around, op: Op, axis: str, kinds: frozenset[str]) -> tuple[Choice, ...]:
     engine, choice = around.engine, around.engine.choices[op]
     ways = [choice]
@@ -230,11 +234,14 @@ def _with(
         new = with_axis(choice.drop((axis,)), axis, place, around.engine.mesh)
         return new if isinstance(place, str) or _divides(around.engine, value, new, place) else None
     assert not isinstance(node, tuple)
-    for way in around.ways(node, axis, frozenset({place}) if isinstance(place, str) else NO_KINDS):
-        rows = (*zip(node.operands, way.demands, strict=True), *zip(node.results, way.results, strict=True))
-        if any(v is value and x.placement.get(axis) == place for v, x in rows):
-            left = any(isinstance(x.placement.get(axis), str) for x in way.results)
-            return None if left and not partials else way
+    kinds = frozenset({place}) if isinstance(place, str) else NO_KINDS
+    reads = [i for i, v in enumerate(node.operands) if v is value]
+    makes = [i for i, v in enumerate(node.results) if v is value]
+    for way in around.ways(node, axis, kinds):
+        there = [*[way.demands[i] for i in reads], *[way.results[i] for i in makes]]
+        if place in [x.placement.get(axis) for x in there]:
+            left = not partials and any(isinstance(x.placement.get(axis), str) for x in way.results)
+            return None if left else way
     return None
 
 
@@ -255,7 +262,7 @@ def _cleared(around: Around, node: Node, axes: Sequence[str]) -> Choice | Layout
     """How a node runs without some axes; None if it has none of them, or can't."""
     engine = around.engine
     way = present = now(engine, node)
-    layouts = [x for _, x in _layouts(node, present)]
+    layouts = [x for _, x in around.layouts(node, present)]
     if any(x.blocks or x.has_pieces for x in layouts):
         return None
     if isinstance(present, Layout):
@@ -284,7 +291,7 @@ def _divides(engine: Engine, value: Value, layout: Layout, dim: int) -> bool:
 def _swapped(around: Around, node: Node, a: str, b: str) -> Choice | Layout | None:
     """How a node runs if two axes change places; None if it has neither, or can't."""
     engine, choice = around.engine, now(around.engine, node)
-    layouts = [x for _, x in _layouts(node, choice)]
+    layouts = [x for _, x in around.layouts(node, choice)]
     if not any(x.axes & {a, b} for x in layouts) or any(x.blocks or x.has_pieces for x in layouts):
         return None
     if isinstance(choice, Layout):
@@ -308,7 +315,7 @@ def _swapped(around: Around, node: Node, a: str, b: str) -> Choice | Layout | No
 def _turned(around: Around, node: Node, a: str, b: str) -> Choice | Layout | None:
     """How a node runs with two axes in the other order that are on one dim; None if they aren't, or it can't."""
     engine, choice = around.engine, now(around.engine, node)
-    layouts = [x for _, x in _layouts(node, choice)]
+    layouts = [x for _, x in around.layouts(node, choice)]
     if any(x.blocks for x in layouts) or not any(a in axes and b in axes for x in layouts for axes in x.dims):
         return None
     if isinstance(choice, Layout):

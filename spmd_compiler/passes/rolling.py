@@ -59,13 +59,13 @@ def rolled(engine: Engine, module: Module) -> Rolled | None:
     body = module.main.body
     if len(body.ops) < LARGE or any("trips" in op.attrs for op in body.ops):
         return None
-    if not all(isinstance(v.type, TensorType) for op in body.ops for v in op.results):
-        return None
     # What depends on arrays: constants, and what is computed from scalars, stand in the first part that reads them.
     known = {v for v in body.args if v.type.rank}
     ops: list[Op] = []
     for op in body.ops:
-        if not known.isdisjoint(reads(op)):
+        if not all(isinstance(v.type, TensorType) for v in op.results):
+            return None
+        if not known.isdisjoint(reads(op) if op.regions else op.operands):
             ops.append(op)
             known.update(op.results)
     of_kind = kinds(engine, ops)
