@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import ref
 
 from ..ir.graph import Op, Value
 from ..ir.layout import Layout
@@ -32,10 +33,10 @@ T = TypeVar("T")
 
 
 class Around:
-    """What makes and reads each value: ops, and carries of loops or results of branchings."""
+    """What makes and reads each value: ops, and carries of loops or results of branchings. An engine keeps it."""
 
     def __init__(self, engine: Engine):
-        self.engine = engine
+        self._engine = ref(engine)  # a cycle would outlive the search
         self.maker: dict[Value, Node] = {}
         self.readers: dict[Value, list[Node]] = {}
         self._values: dict[Node, Sequence[Value]] = {}
@@ -53,6 +54,12 @@ class Around:
             for v in dict.fromkeys(op.operands):
                 self.readers.setdefault(v, []).append(op)
         self._nodes = {v: [maker, *self.readers.get(v, ())] for v, maker in self.maker.items()}
+
+    @property
+    def engine(self) -> Engine:
+        engine = self._engine()
+        assert engine is not None
+        return engine
 
     def nodes(self, value: Value) -> Sequence[Node]:
         """What makes a value, and what reads it."""

@@ -1,5 +1,8 @@
 """Moves after the dynamic programming: what each finds that the decisions of one axis at a time don't."""
 
+import gc
+import weakref
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,6 +136,20 @@ def test_regions_move_together(case, monkeypatch):
     assert gained(engine, region_moves) > 0.001
     exact.solve(engine, module.main.body, 20)
     assert Propagate().assigned(module)[0].total() <= 1.02 * engine.total()
+
+
+def test_a_search_leaves_no_cycles_to_collect(monkeypatch):
+    """While programs are compiled nothing looks for cycles: what they hold would stay until much later."""
+    module = imported(*CONVOLUTIONS)
+    engine = without_moves(module, monkeypatch)
+    assert region_moves(engine) > 0
+    left = weakref.ref(engine)
+    gc.disable()
+    try:
+        del engine
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_few_bytes_come_before_few_messages(monkeypatch):
