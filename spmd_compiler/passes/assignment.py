@@ -77,15 +77,16 @@ class Costs:
         self, type: Type, sources: Iterable[tuple[Layout, float]], demands: tuple[Layout, ...], weight: float
     ) -> float:
         """The least, over some layouts with their costs, of that and `weight` times serving `demands` from there."""
-        least, unknown = math.inf, list[tuple[float, float, Layout]]()
+        least, unknown, served = math.inf, list[tuple[float, float, Layout]](), self._serve
         for source, cost in sources:
             if cost < least:
-                known = self._serve.get((type, source, demands))
-                if known is not None:
-                    least = min(least, cost + weight * known)
-                else:
+                known = served.get((type, source, demands))
+                if known is None:
                     unknown.append((cost + weight * self.at_least(type, source, demands), cost, source))
-        unknown.sort(key=lambda x: x[0])
+                elif cost + weight * known < least:
+                    least = cost + weight * known
+        if len(unknown) > 1:
+            unknown.sort(key=lambda x: x[0])
         for bound, cost, source in unknown:
             if bound >= least:
                 break
@@ -102,7 +103,8 @@ class Costs:
             bound = bounds.get((type, layout, demand))
             if bound is None:
                 bound = relayout_bound(type, layout, demand, self.mesh)
-            least = max(least, bound)
+            if bound > least:
+                least = bound
         return least
 
     def distribute(

@@ -302,8 +302,9 @@ class _Pass:
     def decide(self, row: _Row) -> None:
         op, options = row.op, row.options
         new, now = self.new_wants, self.engine.demands
-        if self.view in (View.PRESENT, View.STEADY):
-            if not new.keys().isdisjoint(op.operands):
+        alone = self.view in (View.ALONE, View.SHARED)
+        if not alone:
+            if new and not new.keys().isdisjoint(op.operands):
                 row = row._replace(others=self.others(op))
         elif not self.decided.keys().isdisjoint(op.operands):
             there = [self.decided.get(v) for v in op.operands]
@@ -316,8 +317,9 @@ class _Pass:
         best = self.memory.decisions.get(key)
         if best is None:
             best = self.memory.decisions[key] = self.best(row)
-        for v, x in zip(op.operands, best.demands, strict=True):
-            self.decided.setdefault(v, {})[x] = None
+        if alone:
+            for v, x in zip(op.operands, best.demands, strict=True):
+                self.decided.setdefault(v, {})[x] = None
         if best is options[0]:
             return
         self.chosen[op] = best

@@ -64,6 +64,7 @@ class Engine(Assignment):
         self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
         self.merges = False  # it adds partials that are alike before they are reduced
         self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, sums, bases
+        self.rolled = False  # loops stand for rows of parts (`rolling`)
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward

@@ -188,6 +188,7 @@ class Propagate:
         has still."""
         before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
+        found.rolled = True
         replace(self, plans=max(1, ROLLED // len(engine.choices))).search(found, short.module)
         adopt(engine, found, short.stand_ins)
         engine.moved()

@@ -42,7 +42,11 @@ LOOKED_AT = 24  # values, from which these are picked, and at which regions begi
 REPEATED = 4  # of each of these, as many may be like another one
 MOST = 250  # nodes of a region
 FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
-NODES, LEAST, ALL = 2, 2000, 3200  # of all regions that don't pay: per op that runs, at least, at most
+NODES, LEAST, ALL = (
+    2,
+    2000,
+    3200,
+)  # of all regions that don't pay: per op that runs (of a row, in one part), at least, at most
 
 
 def region_moves(
@@ -66,7 +70,8 @@ def _move_all(
 ) -> float:
     """Moves the regions that pay, until too many don't; how much cheaper the program is."""
     engine, gain = around.engine, 0.0
-    ops = sum([engine.weights.get(op, 1) for op in engine.choices])
+    weights = {} if engine.rolled else engine.weights
+    ops = sum([weights.get(op, 1) for op in engine.choices])
     left = min(ALL, max(LEAST, NODES * ops))
     for region in regions:
         paid = move(region)
