@@ -302,8 +302,8 @@ class _Pass:
     def decide(self, row: _Row) -> None:
         op, options = row.op, row.options
         new, now = self.new_wants, self.engine.demands
-        alone = self.view in (View.ALONE, View.SHARED)
-        if not alone:
+        guesses = self.view in (View.ALONE, View.SHARED)  # what other users want, until they are decided
+        if not guesses:
             if new and not new.keys().isdisjoint(op.operands):
                 row = row._replace(others=self.others(op))
         elif not self.decided.keys().isdisjoint(op.operands):
@@ -317,7 +317,7 @@ class _Pass:
         best = self.memory.decisions.get(key)
         if best is None:
             best = self.memory.decisions[key] = self.best(row)
-        if alone:
+        if guesses:
             for v, x in zip(op.operands, best.demands, strict=True):
                 self.decided.setdefault(v, {})[x] = None
         if best is options[0]:

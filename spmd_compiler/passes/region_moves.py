@@ -42,11 +42,8 @@ LOOKED_AT = 24  # values, from which these are picked, and at which regions begi
 REPEATED = 4  # of each of these, as many may be like another one
 MOST = 250  # nodes of a region
 FEW = 60  # nodes of one that loses several axes: it does what the devices shared on each of them
-NODES, LEAST, ALL = (
-    2,
-    2000,
-    3200,
-)  # of all regions that don't pay: per op that runs (of a row, in one part), at least, at most
+# nodes of all regions that don't pay: per op that runs (of a row of parts, in one of them), at least, at most
+NODES, LEAST, ALL = 2, 2000, 3200
 
 
 def region_moves(
