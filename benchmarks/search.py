@@ -31,6 +31,7 @@ from benchmarks.deep import DEEP  # noqa: E402
 from benchmarks.zoo_compile import mesh_of, partitioned, placed  # noqa: E402
 from spmd_compiler import ir  # noqa: E402
 from spmd_compiler.ir.graph import Module  # noqa: E402
+from spmd_compiler.passes.engine import Engine  # noqa: E402
 from spmd_compiler.passes.estimate import peak_bytes  # noqa: E402
 from spmd_compiler.passes.exact import solve  # noqa: E402
 from spmd_compiler.passes.manager import Pass, no_cycle_collection  # noqa: E402
@@ -38,6 +39,7 @@ from spmd_compiler.passes.pipeline import Options, compile_module  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
 from spmd_compiler.passes.report import collectives  # noqa: E402
 
+TIMES = 3  # that the default search is timed, of which the least counts: the machines are shared
 CHEAPER = 0.01  # from which part of the cost on the programs themselves are compared
 HEAD = (
     "program",
@@ -92,6 +94,13 @@ def weight(module: Module) -> tuple[float, int]:
     return sent, peak_bytes(module.main.body, set())
 
 
+def _searched(module: Module) -> tuple[float, Engine]:
+    """The seconds of the default search, and what it finds."""
+    start = time.perf_counter()
+    engine, _ = Propagate().assigned(module)
+    return time.perf_counter() - start, engine
+
+
 def measure(name: str, seconds: float, within_memory: bool) -> Row:
     module = DEEP[name]() if name in DEEP else imported(name)
     seen: dict[str, Module] = {}
@@ -103,13 +112,13 @@ def measure(name: str, seconds: float, within_memory: bool) -> Row:
     before = seen["merge_moves"]
     limit = float(weight(stages["optimize"])[1]) if within_memory else None
     with no_cycle_collection():
-        start = time.perf_counter()
-        engine, _ = Propagate().assigned(before)
-        middle, default = time.perf_counter(), engine.total()
+        searches = [_searched(before) for _ in range(TIMES)]
+        default_s, engine = min(searches, key=lambda x: x[0])
+        start, default = time.perf_counter(), engine.total()
         outcome = solve(engine, before.main.body, seconds, limit)
-        end, exact = time.perf_counter(), engine.total()
+        exact_s, exact = time.perf_counter() - start, engine.total()
     ops = sum(1 for _ in before.walk())
-    row = Row(name, ops, default, exact, outcome.gap, outcome.folded, middle - start, end - middle)
+    row = Row(name, ops, default, exact, outcome.gap, outcome.folded, default_s, exact_s)
     if row.above <= CHEAPER:
         return row
     options = Options(search="ilp", time_limit=seconds, memory_limit=limit)
