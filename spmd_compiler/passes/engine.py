@@ -29,7 +29,6 @@ from .traffic import Traffic
 from .whole_axes import with_whole_axes
 
 UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
-NO_USERS: Mapping[Layout, int] = {}
 UNPRICED = frozenset((*CONTROL_FLOW, *FIXED))  # ops without rules
 
 
@@ -129,7 +128,7 @@ class Engine(Assignment):
         this one. What is remade draws no user to where others want it."""
         if value in self.remade:
             return (self.seen[value],) if value in self.seen else ()
-        layout, users = self.layouts[value], self.demands.get(value, NO_USERS)
+        layout, users = self.layouts[value], self.demands.get(value) or ()
         if not layout.partial and (not users or (len(users) == 1 and layout in users)):
             return ()
         others = [x for x in users if x is not layout]

@@ -65,7 +65,7 @@ def rolled(engine: Engine, module: Module) -> Rolled | None:
     for op in body.ops:
         if not all(isinstance(v.type, TensorType) for v in op.results):
             return None
-        if not known.isdisjoint(reads(op) if op.regions else op.operands):
+        if not known.isdisjoint(reads(op)):
             ops.append(op)
             known.update(op.results)
     of_kind = kinds(engine, ops)
