@@ -5,6 +5,7 @@ from benchmarks import zoo
 
 from . import (
     arrays,
+    codebases,
     equations,
     images,
     layers,
@@ -31,6 +32,7 @@ __all__ = [
     "MORE",
     "OF",
     "arrays",
+    "codebases",
     "equations",
     "images",
     "layers",

@@ -57,11 +57,12 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
     for d, axes in enumerate(src.dims):
         for cut in range(len(axes)):
             suffix = axes[cut:]
-            yield Step("all_gather", suffix, src, remove(type, src, d, cut, mesh), dim=d)
+            gathered = remove(type, src, d, cut, mesh)
+            yield Step("all_gather", suffix, src, gathered, dim=d)
             # or move it to another dim
             for e in range(rank):
                 if e != d:
-                    target = add(type, remove(type, src, d, cut, mesh), e, suffix, mesh, dst)
+                    target = add(type, gathered, e, suffix, mesh, dst)
                     if target is not None:
                         yield Step("all_to_all", suffix, src, target, dim=d, other=e)
     # free axes: slice, or become a partial
