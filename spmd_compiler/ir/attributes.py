@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxlib.mlir import ir
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir.dialects import chlo, stablehlo
 
 from ..errors import SpmdError
 from .constants import matrix, write_dense
@@ -118,6 +118,12 @@ STRUCTS: dict[str, _Struct] = {
     "scatter": _SCATTER,
     "convolution": _CONVOLUTION,
     "dynamic_conv": _CONVOLUTION,
+    "chlo.ragged_dot": _struct(
+        "ragged_dot_dimension_numbers",
+        chlo.RaggedDotDimensionNumbers,
+        "lhs_batching_dimensions rhs_batching_dimensions lhs_contracting_dimensions rhs_contracting_dimensions "
+        "lhs_ragged_dimensions rhs_group_dimensions",
+    ),
 }
 
 

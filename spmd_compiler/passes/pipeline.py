@@ -104,7 +104,8 @@ def compile_module(
         return {done.name: result for done, result in run_passes(module, passes, checks, callback)}
 
     def assign(room: float, exact: bool) -> Stages:
-        first = Propagate(options.sweeps, options.time_limit if exact else None, limit)
+        seconds = options.time_limit if exact else None
+        first = Propagate(options.sweeps, seconds, limit, on_cpus=platform == "cpu")
         found = run(priced(prepared, hardware, room), (first, *emit))
         if hardware is None or exact or not options.sweeps:
             return found

@@ -11,6 +11,7 @@ bound of work is what it does where work is dear.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
@@ -51,6 +52,7 @@ SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a blo
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
+SLOWER = 1.5  # times as long as where it is dear, from which on work that CPUs repeat is too much
 HALF = 1 / 2  # of the memory
 HUGE = 3  # times the memory
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
@@ -76,6 +78,11 @@ class Taken(NamedTuple):
     def time(self) -> float:
         """What a link sends while messages and bytes take their time, one after the other."""
         return self.sent + TIMED.message * self.messages
+
+    @property
+    def busy(self) -> float:
+        """The same while a CPU works, too."""
+        return self.time + TIMED.flop * self.work
 
 
 NO_MORE = Taken(1.0005, 1.1, 1.125, 1e9)  # times as much
@@ -124,14 +131,16 @@ class PlainBounds:
             self.lessen_memory()  # of what sends more: memory is worth more bytes than of what was there before
         self.lessen_messages()
 
-    def lower(self, what: str, modules: Iterable[Module], worth: Bound, last: State) -> bool:
+    def lower(
+        self, what: str, modules: Iterable[Module], worth: Bound, last: State, dearer: float = MORE
+    ) -> bool:
         """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much; whether it did."""
         most = getattr(self.most, what)
 
         def within(x: Taken) -> bool:
             return getattr(x, what) <= most and self.takes_no_more(x)
 
-        lower = getattr(self.now, what) > most and self.replaced(modules, within, worth, MORE, last)
+        lower = getattr(self.now, what) > most and self.replaced(modules, within, worth, dearer, last)
         if lower:
             self.kept[what] = most
             self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
@@ -150,7 +159,11 @@ class PlainBounds:
         if now > min(most, REPEATED * least):
             self.most = self.most._replace(work=max(NO_MORE.work * least, min(most, now / NO_MORE.work)))
             heavier = (with_work(self.module, times) for times in HEAVIER)
-            return self.lower("work", heavier, self.is_worth_work, lean)
+            if self.lower("work", heavier, self.is_worth_work, lean):
+                return True
+            if self.propagate.on_cpus:
+                heavier = (with_work(self.module, times) for times in (*HEAVIER, DEAR))
+                return self.lower("work", heavier, self.is_quicker, lean, math.inf)
         return False
 
     def lessen_messages(self) -> None:
@@ -296,6 +309,10 @@ class PlainBounds:
         in_proportion = x.sent * x.work <= NO_MORE.work * now.sent * now.work
         worth = in_proportion or self.sends_few(x) or dearer(flop) <= SLIGHTLY
         return worth and dearer(HEAVIER[0] * flop) <= 1
+
+    def is_quicker(self, x: Taken) -> bool:
+        """Whether CPUs take far less time for what does less work, though it sends more."""
+        return SLOWER * x.busy <= self.now.busy and not self.sends_more(x)
 
     def sends_few(self, x: Taken) -> bool:
         """Bytes, against what may be sent."""

@@ -73,13 +73,15 @@ CUT = 3000
 class Propagate:
     """sweeps: how many rounds of improvement follow the forward propagation; 0 is plain propagation. exact: seconds for
     an exact search after that, if any (`exact`), under a limit of `memory` bytes per device if there is one. plans: how
-    many to improve by, if not as many as the program's size allows. cuts: whether axes are also searched in two."""
+    many to improve by, if not as many as the program's size allows. cuts: whether axes are also searched in two. on_cpus: whether
+    CPUs will run it, which take longer to repeat work than to send a few bytes more."""
 
     sweeps: int = 2
     exact: float | None = None
     memory: float | None = None
     plans: int | None = None
     cuts: bool = True
+    on_cpus: bool = False
     name: ClassVar[str] = "propagate"
 
     def __call__(self, module: Module) -> Module:

@@ -22,6 +22,7 @@ from . import (
     gather,
     moving,
     passing,
+    ragged_dot,
     reduce,
     reshape,
     rolling,
@@ -41,6 +42,7 @@ from .regions import Scalars, is_identity, neutral_init
 TABLE: dict[str, Callable[..., Rule | None]] = {
     **elementwise.RULES,
     **dot.RULES,
+    **ragged_dot.RULES,
     **shape.RULES,
     **moving.RULES,
     **rolling.RULES,

@@ -152,6 +152,30 @@ def _scan(s: Scope) -> None:
     s.multi("chlo.scan", [x, s.data(type, 1, 3)], [x.type, type], [99, 99], attrs, (body,))
 
 
+def _ragged_dot(s: Scope) -> None:
+    """Of groups with a matrix each (its dims in either order), or of two operands with groups of rows."""
+    rng = s.rng
+    b, m, k, n, g = (rng.choice(sizes) for sizes in ((1, 2), (4, 5, 8), (3, 4), (2, 4), (1, 2, 3)))
+    cuts = sorted(rng.sample(range(1, m + 1), g))  # what is behind the last one is in no group
+    sizes = s.constant(np.diff([0, *cuts]), TensorType((g,), "i32"))
+    batch, turned, grouped = b > 1, rng.random() < 0.5, rng.random() < 0.6
+    lead = (b,) * batch
+    x = s.data(TensorType((*lead, m, k), "f32"))
+    inner = (n, k) if turned else (k, n)
+    y = s.data(TensorType((g, *lead, *inner) if grouped else (*lead, m, n), "f32"))
+    first = len(lead)
+    attrs: dict[str, object] = {
+        "lhs_batching_dimensions": (0,) * batch,
+        "rhs_batching_dimensions": (int(grouped),) * batch,
+        "lhs_contracting_dimensions": (first + grouped,),
+        "rhs_contracting_dimensions": (first + grouped + (grouped and turned),),
+        "lhs_ragged_dimensions": (first,),
+        "rhs_group_dimensions": (0,) * grouped,
+    }
+    shape = (*lead, m, n) if grouped else (g, *lead, k, n)
+    s.op("chlo.ragged_dot", [x, y, sizes], TensorType(shape, "f32"), 99, attrs)
+
+
 def _fft(s: Scope) -> None:
     kind = s.rng.choice(("FFT", "IFFT", "RFFT", "IRFFT"))
     long = tensor(s.rng, "c64")
@@ -224,6 +248,7 @@ _SPECIAL: dict[str, Make] = {
     "reduce_precision": _reduce_precision,
     "fft": _fft,
     "chlo.scan": _scan,
+    "chlo.ragged_dot": _ragged_dot,
     "cholesky": _cholesky,
     "triangular_solve": _triangular_solve,
     "select_and_scatter": _select_and_scatter,

@@ -22,6 +22,7 @@ All elementwise ops shard alike on every dim: """
 
 # Ops with dims that no way shards, and why.
 WHOLE = {
+    "chlo.ragged_dot": "the sizes of groups: where one begins depends on all before it",
     "cholesky": "each number of a matrix depends on all before it",
     "convolution": "the kernel's spatial dims where the image is sharded: every position reads all of it",
     "dynamic_update_slice": "the update: it may fall on any device",

@@ -43,6 +43,29 @@ def dot_general(op: Op, x: Array, y: Array) -> Array:
         return np.einsum(wide(x, dtype), of_x, wide(y, dtype), of_y, out).astype(dtype)
 
 
+def ragged_dot(op: Op, x: Array, y: Array, sizes: Array) -> Array:
+    """A product for each group: of its rows of x, or where y has such rows too, of these with its rows of y."""
+    attrs = op.attrs
+    (ragged,), groups = attrs["lhs_ragged_dimensions"], attrs["rhs_group_dimensions"]
+    contract = attrs["lhs_contracting_dimensions"], attrs["rhs_contracting_dimensions"]
+    batch = attrs["lhs_batching_dimensions"], attrs["rhs_batching_dimensions"]
+    if groups:  # y without that dim
+        contract, batch = ((mine, tuple(d - (d > groups[0]) for d in its)) for mine, its in (contract, batch))
+    product = Op("dot_general", [], op.results, {"contract": contract, "batch": batch})
+    free = [d for d in range(x.ndim) if d not in contract[0] and d not in batch[0]]
+    of_result = len(batch[0]) + free.index(ragged) if groups else 0
+    result, row = np.zeros(op.results[0].type.shape, x.dtype), np.arange(x.shape[ragged])
+    for g, end in enumerate(np.cumsum(sizes)):
+        rows = row[(end - sizes[g] <= row) & (row < end)]
+        if groups:
+            part = dot_general(product, x.take(rows, ragged), y.take(g, groups[0]))
+            np.moveaxis(result, of_result, 0)[rows] = np.moveaxis(part, of_result, 0)
+        else:
+            its = contract[1][contract[0].index(ragged)]
+            result[g] = dot_general(product, x.take(rows, ragged), y.take(rows, its))
+    return result
+
+
 def _reduced(ufunc: np.ufunc, x: Array) -> Array:
     """Over the first dim, in the type of the elements."""
     if ufunc in (np.maximum, np.minimum):

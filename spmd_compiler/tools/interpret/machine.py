@@ -33,6 +33,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "dynamic_roll": structure.dynamic_roll,
     "gather": structure.gather,
     "dot_general": compute.dot_general,
+    "chlo.ragged_dot": compute.ragged_dot,
     "convolution": windows.convolution,
     "fft": linear.fft,
     "cholesky": linear.cholesky,
