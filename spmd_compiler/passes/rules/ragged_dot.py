@@ -11,7 +11,7 @@ import math
 from ...ir.graph import Op, Value
 from ...ir.layout import Axes, local_block, local_type
 from ...ir.types import TensorType
-from ..builder import Builder
+from ..builder import INDEX, Builder
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, shape_of
 
@@ -61,6 +61,8 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         masked.append(b.masked(arg, value.layout, value.type, dims, 0))
     (ragged,), layout = op.attrs["lhs_ragged_dimensions"], op.operands[0].layout
     assert layout is not None
+    if sizes.type.dtype != INDEX:
+        sizes = b.op("convert", [sizes], TensorType(sizes.type.shape, INDEX))
     if axes := layout.dims[ragged]:
         sizes = _of_rows(b, sizes, axes, lhs.type.shape[ragged])
     of_rhs, (result,) = op.attrs["rhs_group_dimensions"], op.results
@@ -73,7 +75,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     if of_rhs:
         x, w = masked
         assert isinstance(x.type, TensorType)
-        row = b.iota(TensorType(x.type.shape, sizes.type.dtype), ragged)
+        row = b.iota(TensorType(x.type.shape, INDEX), ragged)
         its = b.compare("GE", row, b.broadcast(before, x.type.shape, (ragged,)))  # of no group before
         masked = [b.select(its, x, b.constant(0, x.type)), b.pad(w, dim, 1, 0)]
         return b.local(op, [*masked, b.concatenate([before, sizes], 0)])
@@ -96,8 +98,7 @@ def _of_rows(b: Builder, sizes: Value, axes: Axes, rows: int) -> Value:
     """How many of this device's `rows` are in each group."""
     type, ends = sizes.type, _ends(b, sizes)
     assert isinstance(type, TensorType)
-    first = b.op("convert", [b.offset(axes, rows)], type.with_shape(()))
-    low = b.broadcast(first, type.shape)
+    low = b.broadcast(b.offset(axes, rows), type.shape)
     high = b.binary("add", low, b.constant(rows, type))
 
     def within(at: Value) -> Value:

@@ -157,7 +157,7 @@ def _ragged_dot(s: Scope) -> None:
     rng = s.rng
     b, m, k, n, g = (rng.choice(sizes) for sizes in ((1, 2), (4, 5, 8), (3, 4), (2, 4), (1, 2, 3)))
     cuts = sorted(rng.sample(range(1, m + 1), g))  # what is behind the last one is in no group
-    sizes = s.constant(np.diff([0, *cuts]), TensorType((g,), "i32"))
+    sizes = s.constant(np.diff([0, *cuts]), TensorType((g,), rng.choice(("i32", "i64", "u32"))))
     batch, turned, grouped = b > 1, rng.random() < 0.5, rng.random() < 0.6
     lead = (b,) * batch
     x = s.data(TensorType((*lead, m, k), "f32"))
