@@ -14,75 +14,64 @@ from ...ir.types import TensorType
 from ..builder import INDEX, Builder
 from ..cost import Work
 from .base import R, Rule, Strategy, factored, shape_of
+from .dot import Pair, product_factors, without_padding
 
 
 def ragged_dot(op: Op) -> Rule | None:
     """None if the sizes of groups differ along other dims, or if it is a batch dim that has the groups."""
-    attrs, (lhs, rhs, sizes) = op.attrs, map(shape_of, op.operands)
-    (ragged,) = attrs["lhs_ragged_dimensions"]
-    lhs_batch, rhs_batch = attrs["lhs_batching_dimensions"], attrs["rhs_batching_dimensions"]
-    lhs_contract, rhs_contract = attrs["lhs_contracting_dimensions"], attrs["rhs_contracting_dimensions"]
-    if len(sizes) != 1 or ragged in lhs_batch:
+    attrs, groups = op.attrs, 0
+    (ragged,), of_rhs = attrs["lhs_ragged_dimensions"], attrs["rhs_group_dimensions"]
+    batch = attrs["lhs_batching_dimensions"], attrs["rhs_batching_dimensions"]
+    sizes = [*shape_of(op.operands[2])]
+    if len(sizes) != 1 or ragged in batch[0]:
         return None
-    groups, of = 0, [*sizes]
-    left: dict[int, int] = {}
-    right = dict.fromkeys(attrs["rhs_group_dimensions"], groups)
-    own = Strategy((R, *(right or (R,)), R), ("sum",) if right else (0,), groups)
-    result = [] if right else [groups]
-    for i, j in zip(lhs_batch + lhs_contract, rhs_batch + rhs_contract, strict=True):
-        left[i] = right[j] = len(of)
-        of.append(lhs[i])
-    result += [left[i] for i in lhs_batch]
-    for shape, factors in ((lhs, left), (rhs, right)):
-        for d, size in enumerate(shape):
-            if d not in factors:
-                factors[d] = len(of)
-                result.append(len(of))
-                of.append(size)
+    contract = _contract(op)
+    own = Strategy((R, *(of_rhs or (R,)), R), ("sum",) if of_rhs else (0,), groups)
+    left, right, result = product_factors(op, batch, contract, sizes, dict.fromkeys(of_rhs, groups))
     return factored(
-        [[left[d] for d in range(len(lhs))], [right[d] for d in range(len(rhs))], [None]],
-        [result],
-        of,
+        [left, right, [None]],
+        [result if of_rhs else [groups, *result]],
+        sizes,
         _expand,
-        reduced={left[i]: "sum" for i in lhs_contract},
+        reduced={left[i]: "sum" for i in contract[0]},
         whole=[groups],
         extra=[own],
         linear=[((0,), ("sum",)), ((1,), ("sum",))],
-        work=Work.over(op)._replace(flops=2.0 * math.prod(of[1:]), dtype=op.operands[0].type.dtype),
+        work=Work.over(op)._replace(flops=2.0 * math.prod(sizes[1:]), dtype=op.operands[0].type.dtype),
     )
 
 
+def _contract(op: Op) -> Pair:
+    return op.attrs["lhs_contracting_dimensions"], op.attrs["rhs_contracting_dimensions"]
+
+
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    lhs, rhs, sizes = args
-    contract = op.attrs["lhs_contracting_dimensions"], op.attrs["rhs_contracting_dimensions"]
-    masked: list[Value] = []
-    for value, arg, dims in zip(op.operands, (lhs, rhs), contract, strict=False):
-        assert value.layout is not None
-        masked.append(b.masked(arg, value.layout, value.type, dims, 0))
+    sizes, masked = args[2], without_padding(b, op, args, _contract(op))
     (ragged,), layout = op.attrs["lhs_ragged_dimensions"], op.operands[0].layout
     assert layout is not None
     if sizes.type.dtype != INDEX:
         sizes = b.op("convert", [sizes], TensorType(sizes.type.shape, INDEX))
     if axes := layout.dims[ragged]:
-        sizes = _of_rows(b, sizes, axes, lhs.type.shape[ragged])
+        sizes = _of_rows(b, sizes, axes, masked[0].type.shape[ragged])
     of_rhs, (result,) = op.attrs["rhs_group_dimensions"], op.results
     having, dim = (op.operands[1], of_rhs[0]) if of_rhs else (result, 0)
     assert having.layout is not None and result.layout is not None
     if not (axes := having.layout.dims[dim]):
         return b.local(op, [*masked, sizes])
     block = local_block(having.layout, dim, shape_of(having)[dim], b.mesh)
-    before, sizes = _of_groups(b, sizes, axes, block)
+    before, own = _of_groups(b, sizes, axes, block)
+    sizes = b.concatenate([before, own], 0)
     if of_rhs:
         x, w = masked
         assert isinstance(x.type, TensorType)
         row = b.iota(TensorType(x.type.shape, INDEX), ragged)
         its = b.compare("GE", row, b.broadcast(before, x.type.shape, (ragged,)))  # of no group before
         masked = [b.select(its, x, b.constant(0, x.type)), b.pad(w, dim, 1, 0)]
-        return b.local(op, [*masked, b.concatenate([before, sizes], 0)])
+        return b.local(op, [*masked, sizes])
     type = local_type(result.type, result.layout, b.mesh)
     assert isinstance(type, TensorType)
     more = type.with_shape((block + 1, *type.shape[1:]))
-    product = b.op(op.name, [*masked, b.concatenate([before, sizes], 0)], more, op.attrs)
+    product = b.op(op.name, [*masked, sizes], more, op.attrs)
     return [b.slice(product, 0, 1, block + 1)]
 
 

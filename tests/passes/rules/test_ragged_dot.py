@@ -52,11 +52,8 @@ def sent(module):
         (GROUPED, (ROWS, WHOLE[3], ROWS), 0),
         (GROUPED, (WHOLE[2], COLUMNS, Layout(((), ("a",)))), 0),
         (GROUPED, (Layout(((), ("a",))), INNER, WHOLE[2]), 2 * 3 / 4 * 12 * 4 * 4),
-        (
-            PAIRED,
-            (ROWS, ROWS, INNER),
-            3 / 4 * 3 * 8 * 4 + 3 * 3 * 4 * 4,
-        ),  # columns of x for its rows; all of y
+        # columns of x in exchange for its rows, and all of y
+        (PAIRED, (ROWS, ROWS, INNER), 3 / 4 * 3 * 8 * 4 + 3 * 3 * 4 * 4),
         (PAIRED, (Layout(((), ("a",))), WHOLE[2], INNER), 0),
     ],
 )
