@@ -11,6 +11,7 @@ import jax
 
 from . import compat
 from .errors import LayoutError
+from .fused_attention import fused_attention_rule
 from .ir.factor_text import parse_shardy_rule, print_rule
 from .ir.graph import Op, Value
 from .ir.layout import Layout, even_part, local_type
@@ -41,16 +42,18 @@ class Partitioning:
         self._static_args = tuple(static_args)
 
     def localize(self, op: Op, mesh: Mesh, blocks: Blocks) -> Local:
-        """Asks the callback what to run where propagation put the values; it may want them elsewhere."""
-        ins, outs = ([_struct(v, mesh) for v in values] for values in (op.operands, op.results))
-        answer = self._partition(
-            *self._static_args,
-            mesh.to_jax(),
-            jax.tree.unflatten(self._in_tree, ins),
-            jax.tree.unflatten(self._out_tree, outs),
-        )
+        """Asks the callback what to run where propagation put the values; it may want them elsewhere. If it refuses, everything
+        is whole. Raises LayoutError if it refuses that too, or contradicts itself."""
+        where, fallback = f"{op.loc}: the partition callback of {self.name}", ""
+        try:
+            answer = self._ask(op, mesh)
+        except Exception as refusal:  # whatever a user's function raises
+            fallback = f"{self.name} runs replicated, its partition callback refuses other layouts: {refusal}"
+            try:
+                answer = self._ask(op, mesh, whole=True)
+            except Exception as error:
+                raise LayoutError(f"{where} fails: {error}") from error
         _, function, results, operands = answer
-        where = f"{op.loc}: the partition callback of {self.name}"
         in_layouts = self._layouts(self._in_tree, operands, op.operands, mesh, f"{where}, operand")
         out_layouts = self._layouts(self._out_tree, results, op.results, mesh, f"{where}, result")
 
@@ -67,27 +70,43 @@ class Partitioning:
                 f"{where} gave a function that makes ({', '.join(map(str, made))}) on a device, but by its shardings "
                 f"({', '.join(map(str, wanted))})"
             )
-        return Local(body, in_layouts, out_layouts)
+        return Local(body, in_layouts, out_layouts, fallback)
+
+    def _ask(self, op: Op, mesh: Mesh, whole: bool = False) -> Any:
+        ins, outs = ([_struct(v, mesh, whole) for v in values] for values in (op.operands, op.results))
+        return self._partition(
+            *self._static_args,
+            mesh.to_jax(),
+            jax.tree.unflatten(self._in_tree, ins),
+            jax.tree.unflatten(self._out_tree, outs),
+        )
 
     def _layouts(
         self, tree: Any, shardings: Any, values: list[Value], mesh: Mesh, where: str
     ) -> tuple[Layout, ...]:
         leaves = tree.flatten_up_to(shardings)
         return tuple(
-            leaf_layout(leaf, mesh, v.type.rank, f"{where} {i}")
+            leaf_layout(_for_rank(leaf, v.type.rank), mesh, v.type.rank, f"{where} {i}")
             for i, (leaf, v) in enumerate(zip(leaves, values, strict=True))
         )
 
 
-def _struct(value: Value, mesh: Mesh) -> jax.ShapeDtypeStruct:
+def _struct(value: Value, mesh: Mesh, whole: bool) -> jax.ShapeDtypeStruct:
     """A value as callbacks see it: shardings have neither partial sums nor blocks of uneven size."""
     layout = value.layout
     assert isinstance(value.type, TensorType) and layout is not None
-    whole = layout.drop(a for a in layout.axes if ":" in a).without_partial()
-    sharding = PublicLayout.from_ir(even_part(whole, value.type, mesh), mesh).to_jax()
+    given = layout.drop(a for a in layout.axes if whole or ":" in a).without_partial()
+    sharding = PublicLayout.from_ir(even_part(given, value.type, mesh), mesh).to_jax()
     spec = (*sharding.spec, *(None,) * (value.type.rank - len(sharding.spec)))  # callbacks look at every dim
     sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(value.type.shape, numpy_dtype(value.type.dtype), sharding=sharding)
+
+
+def _for_rank(sharding: Any, rank: int) -> Any:
+    """Without dims that the value lacks, if nothing shards them: JAX lets callbacks name such, and its own do."""
+    if isinstance(sharding, jax.sharding.NamedSharding) and not any(sharding.spec[rank:]):
+        return jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*sharding.spec[:rank]))
+    return sharding
 
 
 _made: WeakKeyDictionary[Any, Partitioning] = WeakKeyDictionary()
@@ -112,8 +131,10 @@ def _marker(
     if found is None:
         name = compat.function_name(call)
         found = _made[call] = Partitioning(name, partition, in_tree, out_tree, static_args)
-    text = compat.partitioning_rule(sharding_rule, static_args, mesh, ins, outs)
-    rule = None if text is None else print_rule(parse_shardy_rule(text))
+    rule = fused_attention_rule(found.name, static_args, ins, outs)
+    if rule is None:
+        text = compat.partitioning_rule(sharding_rule, static_args, mesh, ins, outs)
+        rule = None if text is None else print_rule(parse_shardy_rule(text))
     return compat.Marker(PARTITIONED, key_of(found), rule, found)
 
 

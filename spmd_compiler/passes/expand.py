@@ -26,14 +26,18 @@ class Expand:
     name: ClassVar[str] = "expand"
 
     def __call__(self, module: Module) -> Module:
-        body = _Expander(module.mesh, self.units).block(module.main.body, {}, keep_layouts=True)
-        return module.with_body(body)
+        expander = _Expander(module.mesh, self.units)
+        done = module.with_body(expander.block(module.main.body, {}, keep_layouts=True))
+        if expander.fallbacks:
+            done.attrs = {**module.attrs, "fallbacks": "\n".join(expander.fallbacks)}
+        return done
 
 
 class _Expander:
     def __init__(self, mesh: Mesh, units: Units):
         self.mesh = mesh
         self.units = units
+        self.fallbacks: list[str] = []
         self.book = RuleBook()
 
     def block(
@@ -82,7 +86,10 @@ class _Expander:
         if op.name == "manual_computation":
             return self.inline(op.regions[0], args, b, env)
         if localize := unit_of(op, self.units):
-            return expand_unit(b, op, args, localize)
+            local = localize(op)
+            if local.fallback:
+                self.fallbacks.append(f"fallback: {local.fallback}  {op.loc}")
+            return expand_unit(b, op, args, local)
         b.cause = f"part of {op.name}"
         return self.book.rule(op).expand(b, op, args)
 

@@ -53,6 +53,8 @@ def explain(stages: dict[str, Module]) -> str:
     if search := stages["propagate"].attrs.get("search"):
         lines += [f"note: {line}" for line in search.split("\n")]
     lines += _uneven(stages["import"])
+    if fallbacks := stages["expand"].attrs.get("fallbacks"):
+        lines += fallbacks.split("\n")
     return "\n".join([*lines, *_unpartitioned(stages["propagate"])]) or "no collectives, no fallbacks"
 
 

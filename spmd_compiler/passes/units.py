@@ -19,11 +19,13 @@ from .rules.custom import cleaned
 
 
 class Local(NamedTuple):
-    """What each device runs: a block of local ops, and the layouts that it takes and gives."""
+    """What each device runs: a block of local ops, and the layouts that it takes and gives. `fallback`: why it runs on whole
+    values though it need not by its rule."""
 
     body: Block
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
+    fallback: str = ""
 
 
 Localize = Callable[[Op], Local]  # of a call whose operands and results have layouts
@@ -36,9 +38,8 @@ def unit_of(op: Op, units: Units) -> Localize | None:
     return units.get(op.attrs["backend_config"])
 
 
-def expand_unit(b: Builder, op: Op, args: list[Value], localize: Localize) -> list[Value]:
+def expand_unit(b: Builder, op: Op, args: list[Value], local: Local) -> list[Value]:
     """The unit's ops on local values. It may ask for other layouts than propagation chose: they are relaid here."""
-    local = localize(op)
     given = [
         _relaid(b, x, v, v.layout, layout)
         for x, v, layout in zip(cleaned(b, op, args), op.operands, local.operands, strict=True)

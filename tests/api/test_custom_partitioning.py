@@ -95,6 +95,37 @@ def test_callbacks_may_want_other_shardings(rule):
         np.testing.assert_allclose(step(x), np.cumsum(x, 1) + 1, rtol=1e-5)
 
 
+def refusing(least):
+    """Sums of rows that refuses whatever is sharded, or by `least` of 1 everything."""
+
+    @custom_partitioning
+    def sums(x, y):
+        return x.sum(1) + y
+
+    def partition(mesh, args, result):
+        if sum(a is not None for x in args for a in x.sharding.spec) >= least:
+            raise ValueError("rows must be whole")
+        return mesh, lambda x, y: x.sum(1) + y, result.sharding, tuple(a.sharding for a in args)
+
+    sums.def_partition(partition, sharding_rule="b i, b -> b")
+    return sums
+
+
+@pytest.mark.parametrize("layout", [P("a"), P("a", "b"), P(None, "b")])
+def test_callbacks_that_refuse_get_whole_values(layout):
+    x, y = f32(8, 6), f32(8)
+    step = spmd.spmd_jit(refusing(1), mesh=MESH, in_layouts=(layout, P("a")), out_layouts=P("a"))
+    np.testing.assert_allclose(step(x, y), x.sum(1) + y, rtol=1e-5)
+    why = "fallback: sums runs replicated, its partition callback refuses other layouts: rows must be whole"
+    assert why in step.lower(x, y).explain()
+
+
+def test_callbacks_that_refuse_everything():
+    step = spmd.spmd_jit(refusing(0), mesh=MESH, in_layouts=P("a"))
+    with pytest.raises(LayoutError, match="partition callback of sums fails: rows must be whole"):
+        step.lower(f32(8, 6), f32(8))
+
+
 def test_static_arguments_and_rules_made_from_shapes():
     def shift(x, by):
         return jnp.roll(x, by, 1)

@@ -76,6 +76,17 @@ def test_kernels_for_absent_devices(target):
     assert f"fallback: custom_call @{target} runs replicated" in bare.lower(x).explain()
 
 
+def test_solvers_with_factors():
+    """A number that all problems share has no batch."""
+    device, _ = DEVICES["__gpu$xla.gpu.triton"]
+    mesh = spmd.create_mesh({"a": 4}, abstract=True, abstract_device=device)
+    x, y = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((8, 16, 4), (8, 16, 16)))
+    step = spmd.spmd_jit(lambda x, y: lax.linalg.symmetric_product(x, y), mesh=mesh, in_layouts=P("a"))
+    lowered = step.lower(x, y)
+    assert lowered.explain() == "no collectives, no fallbacks"
+    assert "@cusolver_syrk_ffi(" in lowered.stablehlo() and "tensor<2x16x4xf32>" in lowered.stablehlo()
+
+
 def test_abstract_device_is_for_abstract_meshes():
     with pytest.raises(spmd.MeshError, match="abstract=True"):
         spmd.create_mesh([("a", 8)], abstract_device=DEVICES["tpu_custom_call"][0])

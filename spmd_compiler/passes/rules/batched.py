@@ -70,14 +70,16 @@ def declares_batch(op: Op) -> bool:
 
 
 def batched_call(op: Op) -> Rule:
-    """Where a solver has many right-hand sides, these are independent too."""
+    """Where a solver has many right-hand sides, these are independent too. Scalars, such as factors, are of all problems."""
     values = (*op.operands, *op.results)
     rank = _batch_rank(op)
     lead = values[0].type.shape[:rank]
-    if any(v.type.shape[:rank] != lead for v in values):
+    if any(v.type.rank and v.type.shape[:rank] != lead for v in values):
         lead = ()
     batch = numbered(lead)
-    dims: list[Dims] = [(*batch, *(None for _ in v.type.shape[len(lead) :])) for v in values]
+    dims: list[Dims] = [
+        (*batch, *(None for _ in v.type.shape[len(lead) :])) if v.type.rank else () for v in values
+    ]
     sizes = list(lead)
     n, linear = len(op.operands), ()
     sides = _right_hand_sides(op)
