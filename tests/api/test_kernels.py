@@ -1,10 +1,13 @@
 """Pallas kernels, and composites: ops that somebody else implements."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plt
 from jax.sharding import AbstractDevice
@@ -85,6 +88,33 @@ def test_solvers_with_factors():
     lowered = step.lower(x, y)
     assert lowered.explain() == "no collectives, no fallbacks"
     assert "@cusolver_syrk_ffi(" in lowered.stablehlo() and "tensor<2x16x4xf32>" in lowered.stablehlo()
+
+
+@pytest.mark.parametrize("target", DEVICES)
+def test_offloading(target):
+    """What a policy keeps on the host, each device keeps of its own: no more collectives than without."""
+    mesh = spmd.create_mesh({"a": 4, "b": 2}, abstract=True, abstract_device=DEVICES[target][0])
+    names = {"names_which_can_be_saved": [], "names_which_can_be_offloaded": ["hidden"]}
+    memories = {"offload_src": "device", "offload_dst": "pinned_host"}
+    offloaded = jax.checkpoint_policies.save_and_offload_only_these_names(**names, **memories)
+    w, x = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((3, 64, 64), (16, 32, 64)))
+
+    def lowered(policy):
+        @functools.partial(jax.checkpoint, policy=policy)
+        def layer(h, w):
+            return jnp.tanh(checkpoint_name(h @ w, "hidden")), None
+
+        def train(w, x):
+            return jax.grad(lambda w: lax.scan(layer, x, w)[0].sum())(w)
+
+        layouts = P(None, None, "b"), P("a")
+        return spmd.spmd_jit(train, mesh=mesh, in_layouts=layouts, out_layouts=layouts[0]).lower(w, x)
+
+    kept = lowered(jax.checkpoint_policies.save_only_these_names("hidden"))
+    moved = lowered(offloaded)
+    assert moved.comm_bytes() <= kept.comm_bytes() and "fallback" not in moved.explain()
+    placed = [line for line in moved.stablehlo().splitlines() if "@annotate_device_placement" in line]
+    assert len(placed) == 2 and not any("tensor<16x" in line for line in placed)
 
 
 def test_abstract_device_is_for_abstract_meshes():

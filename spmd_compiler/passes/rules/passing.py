@@ -1,4 +1,5 @@
-"""Ops that pass one value on, in whatever layout it has: optimization_barrier, and the borders of manual regions.
+"""Ops that pass one value on, in whatever layout it has: optimization_barrier, what puts a value into another memory of its
+device (`jax.device_put` to a memory kind, offloading policies of `jax.checkpoint`), and the borders of manual regions.
 
 Such an op has no factors: any layout serves, and the one on its one side follows from that on the other.
 """
@@ -158,7 +159,12 @@ def _worth_a_try(layout: Layout, d: int, type: Type, mesh: Mesh) -> bool:
 
 
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
-    return args if op.name != "optimization_barrier" else b.local(op, args)
+    return args if op.name in ("enter_manual", "leave_manual") else b.local(op, args)
+
+
+def is_placement(op: Op) -> bool:
+    """Whether a custom call says in which memory its operand is to lie."""
+    return op.attrs.get("call_target_name") == "annotate_device_placement"
 
 
 RULES = {
