@@ -92,8 +92,13 @@ def primal_of(x: Any) -> Any:
     return x
 
 
-def shaped_array(shape: tuple[int, ...], dtype: Any, weak_type: bool = False, like: Any = None) -> Any:
+def shaped_array(
+    shape: tuple[int, ...], dtype: Any, weak_type: bool = False, like: Any = None, on_host: bool = False
+) -> Any:
     """The type of a value; `like`: a type that varies over the same manual axes."""
+    if on_host:
+        space = jax.memory.Space.Host
+        return jax.core.ShapedArray(shape, dtype, weak_type=weak_type, memory_space=space)
     if like is None or not like.mat.varying:
         return jax.core.ShapedArray(shape, dtype, weak_type=weak_type)
     sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*(None,) * len(shape)))

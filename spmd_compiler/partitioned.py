@@ -21,6 +21,7 @@ from .ir.graph import Block, Module
 from .ir.layout import Layout, local_type
 from .ir.types import TensorType
 from .layout import Layout as PublicLayout
+from .memories import lies_there, placed, type_of
 from .mesh import Mesh
 from .passes.estimate import read_in
 from .passes.rules.custom import PARTITIONED, UNIT
@@ -51,11 +52,17 @@ class Partitioned:
 
     @cached_property
     def in_shardings(self) -> tuple[NamedSharding, ...]:
-        return tuple(PublicLayout.from_ir(x, self.mesh).to_jax() for x in self.in_layouts)
+        return self._shardings(self.in_layouts, self.module.main.arg_attrs)
 
     @cached_property
     def out_shardings(self) -> tuple[NamedSharding, ...]:
-        return tuple(PublicLayout.from_ir(x, self.mesh).to_jax() for x in self.out_layouts)
+        return self._shardings(self.out_layouts, self.module.main.result_attrs)
+
+    def _shardings(
+        self, layouts: Sequence[Layout], attrs: Sequence[dict[str, Any]]
+    ) -> tuple[NamedSharding, ...]:
+        shardings = (PublicLayout.from_ir(x, self.mesh).to_jax() for x in layouts)
+        return tuple(map(placed, shardings, attrs))
 
     def precision(self) -> AbstractContextManager[Any]:
         """The context to compile and run in: programs from elsewhere have 64-bit types though JAX is set to 32."""
@@ -148,26 +155,28 @@ class Partitioned:
     def local_avals(self) -> list[Any]:
         """What `module` returns, on one device."""
         avals: list[Any] = []
-        for struct, layout in zip(self.outs, self.out_layouts, strict=True):
+        attrs = self.module.main.result_attrs
+        for struct, layout, each in zip(self.outs, self.out_layouts, attrs, strict=True):
             shape = local_type(TensorType(tuple(struct.shape), "i8"), layout, self.mesh).shape
-            avals.append(compat.shaped_array(shape, struct.dtype, bool(struct.weak_type)))
+            avals.append(type_of(struct.update(shape=shape), lies_there(each)))
         return avals
 
 
 def _with_donations(module: Module, donated: Sequence[int]) -> Module:
-    """The module with each donated argument in the place of a result of its type, as `jax.jit` does it. Warns of those for
-    which there is none."""
+    """The module with each donated argument in the place of a result of its type and memory, as `jax.jit` does it. Warns of those
+    for which there is none."""
     if not donated:
         return module
     module = module.with_body(module.main.body)
     main = module.main
     main.arg_attrs = [dict(attrs) for attrs in main.arg_attrs]
-    left, unused = list(enumerate(v.type for v in main.body.returns)), list[str]()
+    returned = zip(main.body.returns, map(lies_there, main.result_attrs), strict=True)
+    left, unused = list(enumerate((v.type, there) for v, there in returned)), list[str]()
     for i in donated:
-        type = main.body.args[i].type
-        found = next((x for x in left if x[1] == type), None)
+        kind = main.body.args[i].type, lies_there(main.arg_attrs[i])
+        found = next((x for x in left if x[1] == kind), None)
         if found is None:
-            unused.append(str(type))
+            unused.append(str(kind[0]))
         else:
             left.remove(found)
             main.arg_attrs[i]["tf.aliasing_output"] = found[0]

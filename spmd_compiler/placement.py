@@ -101,8 +101,9 @@ class Placer:
             moved = list(leaves) if moved is None else moved
             moved[i] = jax.device_put(leaf, want)
             if leaf.size:
+                there = _spell(want, leaf.ndim)
                 notes.append(
-                    f"{paths[i]} ({leaf.nbytes:,} bytes, {_spell(leaf)} -> {Layout.from_jax(want, leaf.ndim).ir})"
+                    f"{paths[i]} ({leaf.nbytes:,} bytes, {_spell(leaf.sharding, leaf.ndim)} -> {there})"
                 )
         if notes and not self._warned:
             self._warned = True
@@ -114,11 +115,12 @@ class Placer:
         return moved
 
 
-def _spell(leaf: Any) -> str:
+def _spell(sharding: Any, rank: int) -> str:
     try:
-        return str(Layout.from_jax(leaf.sharding, leaf.ndim).ir)
+        where = str(Layout.from_jax(sharding, rank).ir)
     except LayoutError:
-        return f"on {_names(leaf.sharding.device_set)}"
+        where = f"on {_names(sharding.device_set)}"
+    return f"{where} of {sharding.memory_kind}" if sharding.memory_kind not in (None, "device") else where
 
 
 def check_donations(leaves: Sequence[Any], paths: Sequence[str], donated: Sequence[int]) -> None:

@@ -15,6 +15,7 @@ from .ir.importer import import_module
 from .ir.layout import Layout
 from .layout import stored_layout
 from .local_units import local_units
+from .memories import is_on_host, mark, type_of
 from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.annotate import Annotate
@@ -35,6 +36,8 @@ class Program:
         self._traced = traced
         self.ins = tuple(_struct(a) for a in jaxpr.in_avals)
         self.outs = tuple(_struct(a) for a in jaxpr.out_avals)
+        self.ins_on_host = tuple(map(is_on_host, jaxpr.in_avals))
+        self.outs_on_host = tuple(map(is_on_host, jaxpr.out_avals))
         self.run: Callable[..., list[Any]] = compat.jaxpr_as_fun(jaxpr)
         self.derived: dict[Any, Any] = {}  # its derivatives and batched forms, see `transforms`
         self.compiled: dict[Request, Partitioned] = {}
@@ -67,7 +70,7 @@ class Program:
                     return self.run(*args)
 
                 run.__name__ = self.name
-                traced = jax.jit(run, keep_unused=True).trace(*self.ins)
+                traced = jax.jit(run, keep_unused=True).trace(*map(type_of, self.ins, self.ins_on_host))
             platform = compat.lowering_platform(mesh.devices, mesh.abstract_device)
             lowered = traced.lower(lowering_platforms=(platform,))
         source: Any = lowered.compiler_ir()
@@ -169,6 +172,8 @@ def _run_passes(
         attrs.pop("layout", None)
         if layout is not None:
             attrs["layout"] = padded(layout, value.type.rank)
+    mark(main.arg_attrs, request.program.ins_on_host)
+    mark(main.result_attrs, request.program.outs_on_host)
     units = local_units(module, request.mesh, callbacks)
     mesh = request.mesh
     stages = compile_module(
@@ -210,9 +215,7 @@ def _result_layouts(stages: dict[str, Module], outs: Sequence[jax.ShapeDtypeStru
 # ------------------------------------------------------------------------------------------- the primitive
 call_p = compat.primitive(
     "spmd_call",
-    lambda *_, request: [
-        compat.shaped_array(s.shape, s.dtype, bool(s.weak_type)) for s in request.program.outs
-    ],
+    lambda *_, request: list(map(type_of, request.program.outs, request.program.outs_on_host)),
 )
 
 

@@ -14,6 +14,7 @@ from .errors import ArgumentError
 from .ir import layout as ir_layout
 from .layout import Layout, check_storable, is_layout_leaf, leaf_layout
 from .lowered import Lowered
+from .memories import comes_from_host, put, type_of
 from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.pipeline import Options
@@ -40,6 +41,9 @@ class Specialization:
         self._fun, self._call, self._out_layouts, self._options = fun, arguments, out_layouts, options
         self._structs = [_struct(x, i, arguments) for i, x in enumerate(arguments.leaves)]
         self._wanted = [self._layout(i, spec) for i, spec in enumerate(specs)]
+        self._on_host = [
+            comes_from_host(leaf, spec) for leaf, spec in zip(arguments.leaves, specs, strict=True)
+        ]
         self.key = (
             mesh,
             arguments.n_args,
@@ -48,6 +52,7 @@ class Specialization:
             arguments.statics,
             tuple((s.shape, s.dtype, s.weak_type) for s in self._structs),
             tuple(self._wanted),
+            tuple(self._on_host),
             compat.trace_context(),
         )
 
@@ -72,7 +77,7 @@ class Specialization:
                 for leaf, layout in zip(arguments.signature.bind(args, kwargs).leaves, notes, strict=True):
                     if layout is not None:
                         trace.note(leaf, layout)
-                return fun(*args, **kwargs)
+                return self._put(fun(*args, **kwargs))
 
         signature = arguments.signature
         jitted = jax.jit(
@@ -81,7 +86,7 @@ class Specialization:
             static_argnames=tuple(signature.static_names),
             keep_unused=True,
         )
-        args, kwargs = arguments.rebuild(self._structs)
+        args, kwargs = arguments.rebuild(list(map(type_of, self._structs, self._on_host)))
         with compat.tracing_mesh(mesh.abstract):
             traced = jitted.trace(*args, **kwargs)
         self._captured = compat.captured_tracers(traced)
@@ -98,6 +103,12 @@ class Specialization:
         )
         values = jax.tree.unflatten(arguments.tree, self._structs)
         self._call = replace(arguments, leaves=self._structs, values=values)  # lets go of the arrays
+
+    def _put(self, out: Any) -> Any:
+        """What the function returns, in the memories that `out_layouts` say."""
+        specs = broadcast_prefix(self._out_layouts, out, "out_layouts", is_layout_leaf)
+        leaves, tree = jax.tree.flatten(out)
+        return jax.tree.unflatten(tree, map(put, leaves, specs))
 
     def _results(self, out_info: Any) -> list[Wanted]:
         specs = broadcast_prefix(self._out_layouts, out_info, "out_layouts", is_layout_leaf)
