@@ -15,6 +15,7 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import custom_partitioning as _custom_partitioning
 from jax._src import custom_partitioning_sharding_rule as _sharding_rule
+from jax._src import mesh as _mesh
 from jax._src import source_info_util as _source_info
 from jax._src import xla_bridge as _xla_bridge
 from jax._src.interpreters import mlir as _mlir
@@ -69,6 +70,18 @@ def trace_context() -> Any:
 def tracing_mesh(mesh: jax.sharding.AbstractMesh) -> Any:
     """A context for tracing, in which bare PartitionSpecs are on `mesh`."""
     return jax.sharding.use_abstract_mesh(mesh)
+
+
+def context_mesh() -> jax.sharding.Mesh | None:
+    """That of `jax.set_mesh`, or of the `with mesh:` that came before it."""
+    meshes = _mesh.get_concrete_mesh(), _mesh.thread_resources.env.physical_mesh
+    return next((m for m in meshes if m is not None and not m.empty), None)
+
+
+def explicit_mesh(values: Sequence[Any]) -> Any:
+    """The `AbstractMesh` on which types of values say how they lie: that of the context, or theirs; None if there is none."""
+    meshes = (jax.sharding.get_abstract_mesh(), *(jax.typeof(x).sharding.mesh for x in values))
+    return next((m for m in meshes if jax.sharding.AxisType.Explicit in (m.axis_types or ())), None)
 
 
 def is_tracing() -> bool:

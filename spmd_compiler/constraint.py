@@ -57,7 +57,7 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
     if mesh.is_abstract:
         raise MeshError(f"relayout to {public}: an abstract mesh has no devices")
     if isinstance(x, jax.core.Tracer):
-        return jax.lax.with_sharding_constraint(x, public.to_jax())
+        return _within_jit(x, public)
     return jax.device_put(x, public.to_jax())
 
 
@@ -75,8 +75,13 @@ def _mesh_of(leaf: LayoutLeaf) -> Mesh:
 def _outside(x: Any, *, layout: ir_layout.Layout, mesh: Mesh) -> list[Any]:
     if layout.partial:
         raise LayoutError(f"relayout to {layout}: partial sums exist only inside an spmd_jit program")
-    stored = Layout.from_ir(layout, mesh).stored(x.shape)
-    return [jax.lax.with_sharding_constraint(x, stored.to_jax())]
+    return [_within_jit(x, Layout.from_ir(layout, mesh).stored(x.shape))]
+
+
+def _within_jit(x: Any, layout: Layout) -> Any:
+    if compat.explicit_mesh([x]) is not None:
+        return jax.sharding.reshard(x, layout.to_jax())
+    return jax.lax.with_sharding_constraint(x, layout.auto_sharding())
 
 
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:

@@ -85,10 +85,18 @@ class Layout:
     def to_jax(self) -> NamedSharding:
         """The `NamedSharding`; over a mesh with split axes where the layout has sub-axes. LayoutError for a partial
         layout, which has none."""
+        refinement = self._refinement()
+        return NamedSharding(refinement.mesh.to_jax(), refinement.spec(self.ir))
+
+    def auto_sharding(self) -> NamedSharding:
+        """The same on axes of type Auto, as programs are traced."""
+        refinement = self._refinement()
+        return NamedSharding(refinement.mesh.auto, refinement.spec(self.ir))
+
+    def _refinement(self) -> Refinement:
         if self.ir.partial:
             raise LayoutError(f"{self} is partial, which no NamedSharding says; relayout it first")
-        refinement = Refinement(self.mesh, [self.ir])
-        return NamedSharding(refinement.mesh.to_jax(), refinement.spec(self.ir))
+        return Refinement(self.mesh, [self.ir])
 
     @property
     def specs(self) -> tuple[Spec, ...]:

@@ -19,19 +19,22 @@ from .ir import mesh as ir_mesh
 class Mesh(ir_mesh.Mesh):
     """Named axes over devices, row-major. `devices` is None for an abstract mesh; `abstract_device` says what devices it
     stands for, so that programs for it have their kernels. The devices of a topology from `jax.experimental.topologies`
-    need not be there: programs compile for them, and don't run.
+    need not be there: programs compile for them, and don't run. `axis_types`: JAX's, that a mesh came with, if it is one on
+    which types of arrays tell how they lie (`jax.make_mesh`): results lie on that, while programs are traced on axes of type
+    Auto. Meshes that differ in these alone are equal.
 
     Raises MeshError for a repeated or malformed axis, for a number of devices that is not the product of the sizes,
     for a device given twice, and for devices of several kinds.
     """
 
-    __slots__ = ("_abstract", "_jax", "abstract_device", "devices")
+    __slots__ = ("_abstract", "_auto", "_jax", "abstract_device", "axis_types", "devices")
 
     def __init__(
         self,
         axes: Iterable[tuple[str, int]] | Mapping[str, int],
         devices: Sequence[Any] | None = None,
         abstract_device: AbstractDevice | None = None,
+        axis_types: tuple[AxisType, ...] | None = None,
     ):
         try:
             super().__init__(axes)
@@ -39,7 +42,9 @@ class Mesh(ir_mesh.Mesh):
             raise MeshError(str(error)) from None
         self.devices = None if devices is None else tuple(devices)
         self.abstract_device = abstract_device
+        self.axis_types = axis_types if axis_types and AxisType.Explicit in axis_types else None
         self._jax: Any = None
+        self._auto: Any = None
         self._abstract: Any = None
         if self.devices is not None:
             self._check_devices(self.devices)
@@ -82,23 +87,32 @@ class Mesh(ir_mesh.Mesh):
     @classmethod
     def from_jax(cls, mesh: jax.sharding.Mesh | AbstractMesh) -> Mesh:
         """From `jax.sharding.Mesh` or `AbstractMesh`."""
-        axes = list(mesh.shape.items())
+        axes, types = list(mesh.shape.items()), mesh.axis_types
         if isinstance(mesh, jax.sharding.Mesh):
-            return cls(axes, list(mesh.devices.flat))
-        return cls(axes, abstract_device=mesh.abstract_device)
+            return cls(axes, list(mesh.devices.flat), axis_types=types)
+        return cls(axes, abstract_device=mesh.abstract_device, axis_types=types)
 
     def to_jax(self) -> Any:
-        """`jax.sharding.Mesh`, or `AbstractMesh` if there are no devices; its axes are of type Auto."""
+        """`jax.sharding.Mesh`, or `AbstractMesh` if there are no devices; its axes are of type Auto, unless it came from one with
+        others."""
         if self._jax is None:
-            names, sizes = self.axis_names, tuple(self.shape.values())
-            if self.devices is None:
-                auto, device = (AxisType.Auto,) * len(names), self.abstract_device
-                self._jax = AbstractMesh(sizes, names, axis_types=auto, abstract_device=device)
-            else:
-                devices = np.empty(len(self.devices), dtype=object)
-                devices[:] = self.devices
-                self._jax = jax.sharding.Mesh(devices.reshape(sizes), names)
+            self._jax = self.auto if self.axis_types is None else self._on_jax(self.axis_types)
         return self._jax
+
+    @property
+    def auto(self) -> Any:
+        """The same with axes of type Auto: what programs are traced on."""
+        if self._auto is None:
+            self._auto = self._on_jax((AxisType.Auto,) * len(self.axis_names))
+        return self._auto
+
+    def _on_jax(self, types: tuple[AxisType, ...]) -> Any:
+        names, sizes = self.axis_names, tuple(self.shape.values())
+        if self.devices is None:
+            return AbstractMesh(sizes, names, axis_types=types, abstract_device=self.abstract_device)
+        devices = np.empty(len(self.devices), dtype=object)
+        devices[:] = self.devices
+        return jax.sharding.Mesh(devices.reshape(sizes), names, axis_types=types)
 
     @property
     def platform(self) -> str | None:
@@ -123,9 +137,9 @@ class Mesh(ir_mesh.Mesh):
 
     @property
     def abstract(self) -> AbstractMesh:
-        """The axes alone, as JAX's `AbstractMesh`."""
+        """The axes alone, of type Auto, as JAX's `AbstractMesh`."""
         if self._abstract is None:
-            mesh = self.to_jax()
+            mesh = self.auto
             self._abstract = mesh if self.devices is None else mesh.abstract_mesh
         return self._abstract
 

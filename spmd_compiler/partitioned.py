@@ -89,7 +89,7 @@ class Partitioned:
 
         mapped = jax.shard_map(
             local,
-            mesh=refinement.mesh.to_jax(),
+            mesh=refinement.mesh.auto,
             in_specs=tuple(refinement.spec(self.in_layouts[i]) for i in full),
             out_specs=[refinement.spec(x) for x in self.out_layouts],
             check_vma=False,

@@ -76,7 +76,7 @@ class Partitioning:
         ins, outs = ([_struct(v, mesh, whole) for v in values] for values in (op.operands, op.results))
         return self._partition(
             *self._static_args,
-            mesh.to_jax(),
+            mesh.auto,
             jax.tree.unflatten(self._in_tree, ins),
             jax.tree.unflatten(self._out_tree, outs),
         )
@@ -96,7 +96,7 @@ def _struct(value: Value, mesh: Mesh, whole: bool) -> jax.ShapeDtypeStruct:
     layout = value.layout
     assert isinstance(value.type, TensorType) and layout is not None
     given = layout.drop(a for a in layout.axes if whole or ":" in a).without_partial()
-    sharding = PublicLayout.from_ir(even_part(given, value.type, mesh), mesh).to_jax()
+    sharding = PublicLayout.from_ir(even_part(given, value.type, mesh), mesh).auto_sharding()
     spec = (*sharding.spec, *(None,) * (value.type.rank - len(sharding.spec)))  # callbacks look at every dim
     sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(value.type.shape, numpy_dtype(value.type.dtype), sharding=sharding)
@@ -126,7 +126,7 @@ def _marker(
 ) -> compat.Marker | None:
     if partition is None:
         return None
-    mesh = compat.program_mesh().to_jax()
+    mesh = compat.program_mesh().auto
     found = _made.get(call)
     if found is None:
         name = compat.function_name(call)

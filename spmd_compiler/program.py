@@ -151,8 +151,12 @@ def _compile(request: Request) -> Partitioned:
     stages, callbacks = _run_passes(request, ins, outs)
     chosen = _result_layouts(stages, program.outs)
     try:
-        Refinement(mesh, [*stored, *chosen])
-    except LayoutError:  # the chosen sub-axes don't nest: do without them
+        made = Refinement(mesh, [*stored, *chosen]).mesh
+    except LayoutError:
+        made = None
+    if made is None or (
+        made is not mesh and mesh.axis_types
+    ):  # sub-axes don't nest, or aren't the user's: do without
         whole = [x.drop(a for a in x.axes if ":" in a) for x in chosen]
         stages, callbacks = _run_passes(request, ins, whole)
         chosen = whole
@@ -223,16 +227,11 @@ def call(request: Request, *args: Any) -> list[Any]:
     """Binds the program to (traced) arguments. JAX finds the devices of a computation by looking for shardings in it,
     but not inside of primitives that it does not know: a constraint that says nothing else names them."""
     values = list(args)
-    if values and not request.mesh.is_abstract and not _has_explicit_sharding(values[0]):
+    if values and not request.mesh.is_abstract:
         free = [jax.sharding.PartitionSpec.UNCONSTRAINED] * values[0].ndim
-        sharding = jax.sharding.NamedSharding(request.mesh.to_jax(), jax.sharding.PartitionSpec(*free))
+        sharding = jax.sharding.NamedSharding(request.mesh.auto, jax.sharding.PartitionSpec(*free))
         values[0] = jax.lax.with_sharding_constraint(values[0], sharding)
     return call_p.bind(*values, request=request)
-
-
-def _has_explicit_sharding(x: Any) -> bool:
-    mesh = jax.typeof(x).sharding.mesh
-    return not mesh.empty and any(t is jax.sharding.AxisType.Explicit for t in mesh.axis_types)
 
 
 def _lower_call(*args: Any, request: Request) -> list[Any]:

@@ -46,6 +46,7 @@ class Specialization:
         ]
         self.key = (
             mesh,
+            mesh.axis_types,
             arguments.n_args,
             arguments.slots,
             arguments.tree,
@@ -146,7 +147,14 @@ class Specialization:
 
     def traced_call(self, leaves: Sequence[Any]) -> Any:
         """The call as part of a function that JAX is tracing: compiled when that is."""
-        return jax.tree.unflatten(self._out_tree, self._traced(*self._captured, *leaves))
+        args = *self._captured, *leaves
+        mesh = compat.explicit_mesh(args)
+        if mesh is None:
+            return jax.tree.unflatten(self._out_tree, self._traced(*args))
+        specs = [s.spec for s in self.partitioned.out_shardings]
+        run: Any = jax.sharding.auto_axes(self._traced, out_sharding=specs)
+        with compat.tracing_mesh(mesh):
+            return jax.tree.unflatten(self._out_tree, run(*args))
 
     def lowered(self) -> Lowered:
         return Lowered(self.partitioned, self._call, self._out_tree)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from . import compat
 from .layout import Layout
 from .mesh import Mesh, get_default_mesh
 
@@ -34,9 +35,11 @@ def current_trace() -> Trace | None:
 
 
 def current_mesh() -> Mesh | None:
-    """The mesh of the program being traced, else that of `default_mesh`."""
+    """The mesh of the program being traced, else that of `default_mesh`, else that of `jax.set_mesh`."""
     trace = _current.get()
-    return trace.mesh if trace is not None else get_default_mesh()
+    mesh = trace.mesh if trace is not None else get_default_mesh()
+    outer = compat.context_mesh() if mesh is None else None
+    return mesh if outer is None else Mesh.from_jax(outer)
 
 
 @contextmanager

@@ -142,7 +142,7 @@ class Blocks:
         structs = [_struct(t) for t in types]
         wide = any(t.dtype in _WIDE for t in types)
         mapped = jax.shard_map(
-            lambda *xs: list(run(*xs)), mesh=mesh.to_jax(), in_specs=whole, out_specs=whole, check_vma=False
+            lambda *xs: list(run(*xs)), mesh=mesh.auto, in_specs=whole, out_specs=whole, check_vma=False
         )
         precision = jax.enable_x64(True) if wide else nullcontext()  # for programs from elsewhere
         with precision, tracing(mesh), compat.inside_program(mesh):

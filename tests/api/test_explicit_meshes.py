@@ -1,0 +1,93 @@
+"""Meshes on which the types of arrays say how they lie, as `jax.make_mesh` makes them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+
+JAX_MESH = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
+AUTO = jax.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+X = np.random.RandomState(0).rand(16, 8).astype(np.float32)
+
+
+def on(spec, mesh=JAX_MESH):
+    return jax.device_put(X, NamedSharding(mesh, spec))
+
+
+def fun(x):
+    return jnp.tanh(x @ x.T) @ x  # ambiguous for types
+
+
+WANT = np.tanh(X @ X.T) @ X
+
+
+def check(y, mesh=JAX_MESH):
+    np.testing.assert_allclose(y, WANT, rtol=1e-4)
+    assert y.sharding.mesh == mesh
+
+
+@pytest.mark.parametrize("given", [None, JAX_MESH, spmd.Mesh.from_jax(JAX_MESH)], ids=["own", "jax", "spmd"])
+@pytest.mark.parametrize("spec", [P("a"), P("a", "b"), P(("b", "a")), P()], ids=str)
+def test_results_go_with_arguments(given, spec):
+    x = on(spec)
+    step = spmd.spmd_jit(fun, mesh=given)
+    for y in (step(x), step.lower(x).compile()(x)):
+        check(y)
+        np.testing.assert_allclose(y + step(x), 2 * WANT, rtol=1e-4)
+        with jax.set_mesh(JAX_MESH):
+            assert jax.typeof(y + 1) == jax.typeof(y)
+    assert step(step(x)).sharding.mesh == JAX_MESH
+
+
+def test_one_function_on_both_kinds_of_mesh():
+    step = spmd.spmd_jit(fun)
+    for mesh in (JAX_MESH, AUTO, JAX_MESH):
+        check(step(on(P("a"), mesh)), mesh)
+
+
+def test_within_other_transformations():
+    step, x = spmd.spmd_jit(fun), on(P("a", "b"))
+    with jax.set_mesh(JAX_MESH):
+        check(jax.jit(lambda x: step(x))(x))
+        check(jax.jit(lambda x: step(x) + 0 * x, out_shardings=P("b"))(x))
+        slope = jax.jit(jax.grad(lambda x: (step(x) * x).sum()))(x)
+        np.testing.assert_allclose(slope, jax.grad(lambda x: (fun(x) * x).sum())(X), rtol=1e-3)
+        both = jax.vmap(step)(jnp.stack([x, 2 * x]))
+    np.testing.assert_allclose(both[0], WANT, rtol=1e-4)
+
+
+@pytest.mark.parametrize("mesh", [JAX_MESH, AUTO], ids=["explicit", "auto"])
+def test_the_mesh_of_the_context(mesh):
+    step = spmd.spmd_jit(fun, in_layouts=P("a"))
+    with jax.set_mesh(mesh):
+        check(step(X), mesh)
+        np.testing.assert_allclose(jax.jit(lambda x: step(x))(X), WANT, rtol=1e-4)
+    with pytest.raises(spmd.MeshError, match="no mesh"):
+        step(X)
+
+
+def test_pieces_of_axes_do_not_leave():
+    """On a mesh of the user's there are none."""
+
+    def cut(x):
+        return x.reshape(2, 8, 8).swapaxes(0, 1) * 2
+
+    for mesh, split in ((AUTO, True), (JAX_MESH, False)):
+        y = spmd.spmd_jit(cut)(on(P("a"), mesh))
+        np.testing.assert_array_equal(y, cut(X))
+        assert (y.sharding.mesh != mesh) == split
+
+
+def test_relayout():
+    layout = spmd.Layout.from_jax(NamedSharding(JAX_MESH, P("b", "a")), 2)
+    assert layout.to_jax() == NamedSharding(JAX_MESH, P("b", "a"))
+    x = on(P("a"))
+    assert spmd.relayout(x, layout).sharding == layout.to_jax()
+    step = spmd.spmd_jit(lambda x: spmd.relayout(fun(x), P("b", "a")))
+    assert step(x).sharding == layout.to_jax()
+    with jax.set_mesh(JAX_MESH):
+        assert jax.jit(lambda x: spmd.relayout(x, layout))(x).sharding == layout.to_jax()
