@@ -143,6 +143,12 @@ class Mesh(ir_mesh.Mesh):
             self._abstract = mesh if self.devices is None else mesh.abstract_mesh
         return self._abstract
 
+    @property
+    def typed(self) -> AbstractMesh:
+        """The axes alone, of the types that they came with."""
+        mesh = self.to_jax()
+        return mesh if self.devices is None else mesh.abstract_mesh
+
     def __eq__(self, other: object) -> bool:
         devices = self.devices, self.abstract_device
         if isinstance(other, Mesh) and devices != (other.devices, other.abstract_device):

@@ -8,6 +8,7 @@ from functools import cached_property, wraps
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from . import compat
 from .errors import ArgumentError
@@ -87,9 +88,7 @@ class Specialization:
             static_argnames=tuple(signature.static_names),
             keep_unused=True,
         )
-        args, kwargs = arguments.rebuild(list(map(type_of, self._structs, self._on_host)))
-        with compat.tracing_mesh(mesh.abstract):
-            traced = jitted.trace(*args, **kwargs)
+        traced, specs = self._traced_on_axes(jitted)
         self._captured = compat.captured_tracers(traced)
         self.is_reusable = not self._captured
         program = Program(traced.jaxpr, signature.fun_name, None if self._captured else traced)
@@ -99,11 +98,37 @@ class Specialization:
             program,
             mesh,
             (*free, *self._wanted),
-            tuple(self._results(traced.out_info)),
+            tuple(self._results(specs, traced.out_info)),
             self._options,
         )
         values = jax.tree.unflatten(arguments.tree, self._structs)
         self._call = replace(arguments, leaves=self._structs, values=values)  # lets go of the arrays
+
+    def _traced_on_axes(self, jitted: Any) -> tuple[Any, list[Any]]:
+        """What `jitted` is traced to, and the layout that is wanted for each result. On axes of type Auto, unless the function names
+        shardings that are of types (`out_sharding`, `reshard`), which JAX refuses there: then the types of results are
+        layouts, too."""
+        mesh = self.mesh
+        types = list(map(type_of, self._structs, self._on_host))
+        try:
+            args, kwargs = self._call.rebuild(types)
+            with compat.tracing_mesh(mesh.abstract):
+                traced = jitted.trace(*args, **kwargs)
+        except ValueError as error:
+            if mesh.axis_types is None or "AxisType.Auto" not in str(error):
+                raise
+        else:
+            return traced, broadcast_prefix(self._out_layouts, traced.out_info, "out_layouts", is_layout_leaf)
+        for i, (type, wanted) in enumerate(zip(types, self._wanted, strict=True)):
+            layout = Layout.from_ir(wanted or ir_layout.Layout.replicated(type.ndim), mesh)
+            spec = layout.stored(type.shape).to_jax().spec
+            types[i] = type.update(sharding=NamedSharding(mesh.typed, spec))
+        args, kwargs = self._call.rebuild(types)
+        with compat.tracing_mesh(mesh.typed):
+            traced = jitted.trace(*args, **kwargs)
+        specs = broadcast_prefix(self._out_layouts, traced.out_info, "out_layouts", is_layout_leaf)
+        infos = jax.tree.leaves(traced.out_info)
+        return traced, [i.sharding if s is None else s for s, i in zip(specs, infos, strict=True)]
 
     def _put(self, out: Any) -> Any:
         """What the function returns, in the memories that `out_layouts` say."""
@@ -111,8 +136,7 @@ class Specialization:
         leaves, tree = jax.tree.flatten(out)
         return jax.tree.unflatten(tree, map(put, leaves, specs))
 
-    def _results(self, out_info: Any) -> list[Wanted]:
-        specs = broadcast_prefix(self._out_layouts, out_info, "out_layouts", is_layout_leaf)
+    def _results(self, specs: Sequence[Any], out_info: Any) -> list[Wanted]:
         infos = jax.tree_util.tree_flatten_with_path(out_info)[0]
         out: list[Wanted] = []
         for spec, (path, info) in zip(specs, infos, strict=True):

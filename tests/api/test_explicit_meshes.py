@@ -60,6 +60,48 @@ def test_within_other_transformations():
     np.testing.assert_allclose(both[0], WANT, rtol=1e-4)
 
 
+def named(x, w):
+    """The result lies as it says; so does the type of what comes before."""
+    y = jnp.einsum("ij,kj->ik", jnp.tanh(x), w, out_sharding=P("b"))
+    assert jax.typeof(y).sharding.spec == P("b", None)
+    return {
+        "y": jax.sharding.reshard(y * 2, P(None, "a")),
+        "z": x.sum(1) + jnp.zeros(16, out_sharding=P("a")),
+    }
+
+
+def test_functions_that_name_types():
+    x, w = on(P("a", "b")), X[:8]
+    want = {"y": 2 * np.tanh(X) @ w.T, "z": X.sum(1)}
+    step = spmd.spmd_jit(named)
+    given = spmd.spmd_jit(
+        named, mesh=JAX_MESH, in_layouts=(P("a", "b"), P()), out_layouts={"y": P(), "z": None}
+    )
+    with jax.set_mesh(JAX_MESH):
+        within = jax.jit(lambda x, w: step(x, w))(x, w)
+        slope = spmd.spmd_jit(jax.grad(lambda x: named(x, w)["y"].sum()))(x)
+    for got, spec in ((step(x, w), P(None, "a")), (given(X, w), P()), (within, P(None, "a"))):
+        assert got["y"].sharding.is_equivalent_to(NamedSharding(JAX_MESH, spec), 2)
+        assert got["z"].sharding.is_equivalent_to(NamedSharding(JAX_MESH, P("a")), 1)
+        jax.tree.map(lambda g, w: np.testing.assert_allclose(g, w, rtol=1e-4), got, want)
+    np.testing.assert_allclose(slope, 2 * (1 - np.tanh(X) ** 2) * w.sum(0), rtol=1e-4)
+    assert "all_reduce over b" in step.lower(x, w).explain()
+    abstract = spmd.Mesh.from_jax(JAX_MESH.abstract_mesh)
+    structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (x, w)]
+    lowered = spmd.spmd_jit(named, mesh=abstract, in_layouts=P("a")).lower(*structs)
+    assert lowered.out_layouts["y"].specs == (None, "a")
+
+
+def test_what_types_forbid_stays_an_error():
+    def contradicts(x):
+        return jnp.zeros((16, 8), out_sharding=P("b")) + x
+
+    with pytest.raises(Exception, match=r"[Ss]harding"):
+        spmd.spmd_jit(contradicts)(on(P("a")))
+    with pytest.raises(ValueError, match=r"AxisType\.Auto"):
+        spmd.spmd_jit(contradicts)(on(P("a"), AUTO))
+
+
 @pytest.mark.parametrize("mesh", [JAX_MESH, AUTO], ids=["explicit", "auto"])
 def test_the_mesh_of_the_context(mesh):
     step = spmd.spmd_jit(fun, in_layouts=P("a"))
