@@ -185,6 +185,11 @@ class Specialization:
 
 
 def _struct(leaf: Any, i: int, arguments: Call) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, jax.Ref):
+        raise ArgumentError(
+            f"{arguments.paths[i]} is a Ref, which a partitioned program can't write to; pass what it holds, ref[...], and "
+            "return what it is to hold"
+        )
     try:
         return compat.struct_of(leaf)
     except (TypeError, AttributeError):

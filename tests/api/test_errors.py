@@ -90,6 +90,11 @@ CASES = {
     ),
     "donated twice": (same_donated, ArgumentError, r"x and y are one array, and it is donated"),
     "not an array": (run(args=("hello",)), ArgumentError, r"x is a str.*static_argnames"),
+    "a reference": (
+        lambda: spmd.spmd_jit(double, mesh=MESH)(jax.new_ref(jax.numpy.zeros(8))),
+        ArgumentError,
+        r"x is a Ref.*pass what it holds, ref\[\.\.\.\]",
+    ),
     "options": (run(options=3), ArgumentError, r"options must be a spmd\.Options"),
     "configured too late": (
         lambda: spmd.configure_virtual_cpus(4),
