@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .ir.graph import Module
-from .passes.estimate import peak_bytes, work
+from .passes.estimate import on_device, peak_bytes, work
 from .passes.hardware import Hardware
 from .passes.report import Collective
 from .passes.timeline import timeline
@@ -44,7 +44,8 @@ class Cost:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each device. peak: the most that is live at once, arguments included; XLA, which fuses, needs less."""
+    """Bytes in the memory of each device. peak: the most that is live at once, arguments included; XLA, which fuses, needs
+    less."""
 
     arguments: int
     results: int
@@ -66,10 +67,10 @@ def estimate_cost(module: Module, collectives: Sequence[Collective], hardware: H
 
 def estimate_memory(module: Module, donated: Sequence[int]) -> Memory:
     """`donated`: positions of the arguments whose memory is reused."""
-    body = module.main.body
+    body, type_of = module.main.body, on_device(module)
     given = {body.args[i] for i in donated}
     return Memory(
-        sum(v.type.nbytes for v in body.args),
-        sum(v.type.nbytes for v in body.returns),
-        peak_bytes(body, given),
+        sum(type_of(v).nbytes for v in body.args),
+        sum(type_of(v).nbytes for v in body.returns),
+        peak_bytes(body, given, type_of),
     )

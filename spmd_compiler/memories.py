@@ -10,10 +10,8 @@ import jax
 from jax.sharding import NamedSharding
 
 from . import compat
+from .ir.memory_kinds import HOST, KIND, lies_on_host
 from .placement import is_placed
-
-HOST = "pinned_host"
-_KIND = "mhlo.memory_kind"  # the attribute of arguments and results
 
 
 def is_on_host(x: Any) -> bool:
@@ -50,14 +48,9 @@ def mark(attrs: Sequence[dict[str, Any]], on_host: Sequence[bool]) -> None:
     """Has the attributes of arguments or results say so."""
     for each, host in zip(attrs, on_host, strict=True):
         if host:
-            each[_KIND] = HOST
-
-
-def lies_there(attrs: dict[str, Any]) -> bool:
-    """Whether the attributes of an argument or result say so."""
-    return attrs.get(_KIND) == HOST
+            each[KIND] = HOST
 
 
 def placed(sharding: NamedSharding, attrs: dict[str, Any]) -> NamedSharding:
     """The sharding of an argument or result with such attributes."""
-    return sharding.with_memory_kind(HOST) if lies_there(attrs) else sharding
+    return sharding.with_memory_kind(HOST) if lies_on_host(attrs) else sharding

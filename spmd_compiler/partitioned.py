@@ -19,9 +19,10 @@ from .global_form import global_form
 from .ir.exporter import export_module
 from .ir.graph import Block, Module
 from .ir.layout import Layout, local_type
+from .ir.memory_kinds import lies_on_host
 from .ir.types import TensorType
 from .layout import Layout as PublicLayout
-from .memories import lies_there, placed, type_of
+from .memories import placed, type_of
 from .mesh import Mesh
 from .passes.estimate import read_in
 from .passes.rules.custom import PARTITIONED, UNIT
@@ -158,7 +159,7 @@ class Partitioned:
         attrs = self.module.main.result_attrs
         for struct, layout, each in zip(self.outs, self.out_layouts, attrs, strict=True):
             shape = local_type(TensorType(tuple(struct.shape), "i8"), layout, self.mesh).shape
-            avals.append(type_of(struct.update(shape=shape), lies_there(each)))
+            avals.append(type_of(struct.update(shape=shape), lies_on_host(each)))
         return avals
 
 
@@ -170,10 +171,10 @@ def _with_donations(module: Module, donated: Sequence[int]) -> Module:
     module = module.with_body(module.main.body)
     main = module.main
     main.arg_attrs = [dict(attrs) for attrs in main.arg_attrs]
-    returned = zip(main.body.returns, map(lies_there, main.result_attrs), strict=True)
+    returned = zip(main.body.returns, map(lies_on_host, main.result_attrs), strict=True)
     left, unused = list(enumerate((v.type, there) for v, there in returned)), list[str]()
     for i in donated:
-        kind = main.body.args[i].type, lies_there(main.arg_attrs[i])
+        kind = main.body.args[i].type, lies_on_host(main.arg_attrs[i])
         found = next((x for x in left if x[1] == kind), None)
         if found is None:
             unused.append(str(kind[0]))

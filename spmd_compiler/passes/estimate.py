@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
+from ..ir.memory_kinds import host_values
 from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, CONTROL_FLOW, ELEMENTWISE, sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType, Type
 
 TypeOf = Callable[[Value], Type]
+_NOTHING = TensorType((0,), "i8")
 
 PRODUCTS = ("dot_general", "convolution")
 # what XLA does without touching memory
@@ -55,6 +57,16 @@ def own_type(value: Value) -> Type:
 def blocks_on(mesh: Mesh) -> TypeOf:
     """The type of a device's block of a value that has a layout."""
     return lambda value: local_type(value.type, value.layout, mesh) if value.layout else value.type
+
+
+def without(values: Container[Value]) -> TypeOf:
+    """The values' types, but of nothing for some, which lie elsewhere."""
+    return lambda value: _NOTHING if value in values else value.type
+
+
+def on_device(module: Module) -> TypeOf:
+    """The type of what a device's own memory has of a value."""
+    return without({*host_values(module)})
 
 
 def flops(op: Op, type_of: TypeOf = own_type) -> float:

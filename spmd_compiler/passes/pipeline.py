@@ -11,7 +11,7 @@ from ..ir.graph import Module
 from ..ir.verify import verify
 from .barriers import SplitBarriers
 from .cost import priced
-from .estimate import peak_bytes
+from .estimate import on_device, peak_bytes
 from .expand import Expand
 from .hardware import Hardware, find_hardware
 from .manager import Callback, Check, Pass, no_cycle_collection, run_passes
@@ -164,4 +164,5 @@ def _fitting(assign: Assign, memory: float, exact: bool) -> tuple[Stages, int]:
 
 
 def _takes(stages: Stages) -> int:
-    return peak_bytes(stages["optimize"].main.body, set())
+    module = stages["optimize"]
+    return peak_bytes(module.main.body, set(), on_device(module))

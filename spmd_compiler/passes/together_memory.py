@@ -8,13 +8,11 @@ from collections.abc import Container, Iterable, Sequence
 import numpy as np
 
 from ..ir.graph import Block, Op, Value
-from ..ir.types import TensorType
-from .estimate import TypeOf, live_bytes, own_type, reads
+from .estimate import TypeOf, live_bytes, own_type, reads, without
 
 # times the memory that a block takes anyway by estimate, which fewer messages may take
 GATHERED = 1.25  # XLA shares more of it
 COPIED = 1.1
-_NOTHING = TensorType((0,), "i1")
 
 
 class TogetherMemory:
@@ -28,7 +26,7 @@ class TogetherMemory:
         body, left = Block(block.args, ops, block.returns), {*block.returns}
         self._given = sum(own_type(v).nbytes for v in left)
         # XLA keeps a place for each result all along; it may put there what lies elsewhere otherwise
-        types = own_type, lambda v: _NOTHING if v in left else own_type(v)
+        types = own_type, without(left)
         self._models = [(type_of, np.array(live_bytes(body, set(), type_of))) for type_of in types]
 
     def holds(self, together: Sequence[Op]) -> bool:

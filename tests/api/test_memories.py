@@ -76,6 +76,16 @@ def test_within_other_transformations():
     )
 
 
+def test_device_memory_has_none_of_it():
+    """Not by estimate either, so that a limit concerns what is there."""
+    step = spmd.spmd_jit(update, mesh=MESH, in_layouts=SPEC)
+    on_host = jax.ShapeDtypeStruct(X.shape, X.dtype, sharding=ON_HOST)
+    memory = step.lower(on_host, X).memory()
+    assert memory.arguments == X.nbytes / 4
+    tight = spmd.Options(memory_limit=memory.peak)
+    spmd.spmd_jit(update, mesh=MESH, in_layouts=SPEC, options=tight).lower(on_host, X)
+
+
 def test_donated_states_become_states():
     """Not results of the same shape in another memory."""
 

@@ -162,11 +162,6 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return args if op.name in ("enter_manual", "leave_manual") else b.local(op, args)
 
 
-def is_placement(op: Op) -> bool:
-    """Whether a custom call says in which memory its operand is to lie."""
-    return op.attrs.get("call_target_name") == "annotate_device_placement"
-
-
 RULES = {
     "optimization_barrier": lambda op: PassingRule(),
     "enter_manual": BorderRule,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...ir.graph import Op, Value
+from ...ir.memory_kinds import is_placement
 from ...ir.optable import reducer_kind
 from ..builder import Builder
 from . import (
@@ -89,7 +90,7 @@ def _make(op: Op, scalars: Scalars) -> Rule:
         return batched.batched_call(op)
     if op.name == "custom_call" and approx_top_k.is_approx_top_k(op):
         return approx_top_k.approx_top_k(op)
-    if op.name == "custom_call" and passing.is_placement(op):
+    if op.name == "custom_call" and is_placement(op):
         return passing.PassingRule()
     make = TABLE.get(op.name)
     if make is None:
