@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import AxisType, NamedSharding
 
 from . import compat
 from .errors import ArgumentError, LayoutError, MeshError
@@ -39,9 +39,15 @@ def mesh_of(leaves: Sequence[Any], paths: Sequence[str]) -> Mesh | None:
 
 
 def own_layout(leaf: Any, mesh: Mesh, path: str) -> ir_layout.Layout | None:
-    """The layout that an argument already has on `mesh`; None if it lies nowhere in particular. Raises MeshError if it
-    lies on other devices or on another mesh."""
+    """The layout that an argument already has on `mesh`, or its type if it is traced; None if it lies nowhere in particular. Raises
+    MeshError if it lies on other devices or on another mesh."""
     leaf = compat.primal_of(leaf)
+    if isinstance(leaf, jax.core.Tracer):
+        sharding = jax.typeof(leaf).sharding
+        if AxisType.Explicit not in sharding.mesh.axis_types:
+            return None
+        layout = Layout.from_jax(sharding, len(leaf.shape))
+        return layout.ir if layout.mesh.axes == mesh.axes else None
     if not is_placed(leaf):
         return None
     sharding = leaf.sharding

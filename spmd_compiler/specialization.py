@@ -106,8 +106,8 @@ class Specialization:
 
     def _traced_on_axes(self, jitted: Any) -> tuple[Any, list[Any]]:
         """What `jitted` is traced to, and the layout that is wanted for each result. On axes of type Auto, unless the function names
-        shardings that are of types (`out_sharding`, `reshard`), which JAX refuses there: then the types of results are
-        layouts, too."""
+        shardings that are of types (`out_sharding`, `reshard`) or brings along arrays or a mesh that have such, which JAX
+        refuses there: then the types of results are layouts, too."""
         mesh = self.mesh
         types = list(map(type_of, self._structs, self._on_host))
         try:
@@ -115,7 +115,7 @@ class Specialization:
             with compat.tracing_mesh(mesh.abstract):
                 traced = jitted.trace(*args, **kwargs)
         except ValueError as error:
-            if mesh.axis_types is None or "AxisType.Auto" not in str(error):
+            if mesh.axis_types is None or "Auto" not in str(error):
                 raise
         else:
             return traced, broadcast_prefix(self._out_layouts, traced.out_info, "out_layouts", is_layout_leaf)

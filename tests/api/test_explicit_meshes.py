@@ -50,7 +50,7 @@ def test_one_function_on_both_kinds_of_mesh():
 
 
 def test_within_other_transformations():
-    step, x = spmd.spmd_jit(fun), on(P("a", "b"))
+    step, x = spmd.spmd_jit(fun, out_layouts=P("a", "b")), on(P("a", "b"))
     with jax.set_mesh(JAX_MESH):
         check(jax.jit(lambda x: step(x))(x))
         check(jax.jit(lambda x: step(x) + 0 * x, out_shardings=P("b"))(x))
@@ -90,6 +90,25 @@ def test_functions_that_name_types():
     structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (x, w)]
     lowered = spmd.spmd_jit(named, mesh=abstract, in_layouts=P("a")).lower(*structs)
     assert lowered.out_layouts["y"].specs == (None, "a")
+
+
+def test_functions_that_bring_types_along():
+    """Arrays from outside, and a manual region over the mesh."""
+    x, there = on(P("a")), on(P(None, "b"))
+
+    def manual(x):
+        inside = jax.shard_map(lambda x: jax.lax.psum(x, "a"), mesh=JAX_MESH, in_specs=P("a"), out_specs=P())
+        return inside(x) * 2
+
+    for run, want in (
+        (lambda x: jnp.sin(x) + 2 * there, np.sin(X) + 2 * X),
+        (manual, 2 * X.reshape(4, 4, 8).sum(0)),
+    ):
+        with jax.set_mesh(JAX_MESH):
+            within = jax.jit(lambda x, run=run: spmd.spmd_jit(run)(x))(x)
+        for y in (spmd.spmd_jit(run)(x), within):
+            np.testing.assert_allclose(y, want, rtol=1e-5)
+            assert y.sharding.mesh == JAX_MESH
 
 
 def test_what_types_forbid_stays_an_error():
