@@ -1,9 +1,9 @@
 """More programs of the zoo's kinds through this compiler, Shardy and GSPMD: what each sends, read from optimized HLO; a
 complete run writes `benchmarks/results/more-*`.
 
-    python -m benchmarks.run_more [--only 'gnn_*'] [--target h100] [--jobs N] [--hlo DIR] [--state DIR]
+    python -m benchmarks.run_more [--only 'gnn_*'] [--target h100] [--of gpus] [--jobs N] [--hlo DIR] [--state DIR]
 
-With a target other than CPUs they are compiled for chips that need not be there, as `aot` does, and nothing is run.
+`--of gpus`: programs with what JAX has for GPUs alone, for the target h100; the table is `benchmarks/results/gpus-*`. With a target other than CPUs they are compiled for chips that need not be there, as `aot` does, and nothing is run.
 Rows are kept, those of XLA's partitioners until the programs change and ours until the compiler does.
 """
 
@@ -17,23 +17,27 @@ from pathlib import Path
 from rich.console import Console
 
 from benchmarks import compare, zoo
+from benchmarks.gpus import GPUS
 from benchmarks.more import MORE
 from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
+
+TABLES = {"more": MORE, "gpus": GPUS}
 
 
 def main() -> int:
     """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
     options = _options()
-    names = zoo.names([options.only], MORE)
+    cases = TABLES[options.of]
+    names = zoo.names([options.only], cases)
     console = Console() if sys.stdout.isatty() else Console(width=200)
     arguments = ["--hlo", str(Path(options.hlo).absolute())] if options.hlo else []
     sweep = sweep_of(options.target, "benchmarks.more.worker", options.state, arguments)
-    rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", "more", "hlo"))
+    rows = run_beside_rivals(sweep, names, options.jobs, console, ("zoo", options.of, "hlo"))
     text = report(rows, options.target)
     console.print(text, markup=False, soft_wrap=True)
     if options.only == "*":
-        stem = results_of("more", options.target)
+        stem = results_of(options.of, options.target)
         stem.with_name(stem.name + ".md").write_text(text)
     return int(any(map(_is_wrong, rows.values())) or any(map(compare.is_loss, rows.values())))
 
@@ -67,7 +71,8 @@ def report(rows: Rows, target: str = CPU) -> str:
         "|---|---|---:|---:|---:|---:|",
     ]
     for name, by_part in rows.items():
-        ratio, mesh = compare.ratio(by_part), " ".join(f"{a}={n}" for a, n in MORE[name].mesh)
+        mesh = " ".join(f"{a}={n}" for a, n in (MORE | GPUS)[name].mesh)
+        ratio = compare.ratio(by_part)
         cells = [name, mesh, *(compare.cell(by_part, p) for p in PARTS), f"{ratio:.2f}" if ratio else ""]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
@@ -78,6 +83,7 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="*", help="a shell pattern of names")
+    parser.add_argument("--of", default="more", choices=TABLES, help="which programs, default more")
     add_target(parser)
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--hlo", default="", help="a folder for the optimized HLO")

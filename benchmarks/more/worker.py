@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.gpus import GPUS
 from benchmarks.more import MORE
 from benchmarks.targets import CPU, add_target, devices_of
 from benchmarks.workers import Row, start_row, work, worker_options
@@ -23,7 +24,7 @@ def run_program(
     name: str, parts: list[str], devices: list[Any], run: bool = True, hlo_dir: str = ""
 ) -> Iterator[Row]:
     """Rows of one program; a "start" row before each part."""
-    case = MORE[name]
+    case = MORE.get(name) or GPUS[name]
     yield start_row(name, parts[0])
     about: Row = {"name": name, "axes": case.mesh}
     mesh = mesh_of(case.mesh, devices)
