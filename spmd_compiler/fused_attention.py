@@ -33,7 +33,7 @@ def fused_attention_rule(
 
 
 class _Rule:
-    """Factors: `b` batches, `n` heads of keys, `g` heads of queries for each of these. Whole are `t` and `s`, the sequences of
+    """Factors: `b` batches, `n` heads of keys. Whole are `g`, the heads of queries for each of these, `t` and `s`, the sequences of
     queries and keys, `h` and `v`, the features of keys and values, and `x…`, which one value has alone."""
 
     def __init__(self, ins: Sequence[Shape], heads_first: bool, numbered_heads: bool):
@@ -41,7 +41,7 @@ class _Rule:
         at = 1 if heads_first else 2
         self.batch, self.heads = ins[0][0], ins[0][at]
         self.sizes = {"g": self.heads // ins[1][at]}
-        self.whole = ["t", "s", "h", "v"]
+        self.whole = ["g", "t", "s", "h", "v"]
         if any(math.prod(shape) for shape in ins[8:_FIXED]):
             self.whole.append("b")  # keys and values are pages, of any batch
         if numbered_heads:

@@ -146,6 +146,14 @@ def test_sequences_change_places_with_heads():
     assert {c.kind for c in lowered.collectives()} == {"all_to_all"}
 
 
+def test_one_head_of_keys():
+    """Queries' heads can't be cut beside it: JAX asks for the same of both."""
+    layouts = (P("b", None, "a"), P("b"), P("b"))
+    lowered = check(gradients(), operands(1), layouts, out_layouts=(P(), layouts))
+    assert "fallback" not in lowered.explain()
+    assert "all_to_all" in {c.kind for c in lowered.collectives()}
+
+
 def test_pages():
     """Of keys that any batch may be in only heads are cut."""
     q = operands()[0]
