@@ -48,8 +48,8 @@ class _Rule:
             self.whole.append("n")  # the mask tells heads apart by their number
 
     def text(self, outs: Sequence[Shape], backward: bool) -> str:
-        queries, keys, values = self.rows("t (n g) h"), self.rows("s n h"), self.rows("s n v")
-        made = self.rows("t (n g) v")
+        queries, made = self.rows("t", "(n g)", "h"), self.rows("t", "(n g)", "v")
+        keys, values = self.rows("s", "n", "h"), self.rows("s", "n", "v")
         ins = [queries, keys, values, self.bias(self.ins[3]), *map(self.of_batches, self.ins[4:_FIXED])]
         if backward:
             ins += [self.softmax(self.ins[_FIXED]), made, made]
@@ -61,9 +61,7 @@ class _Rule:
         entries += [f"{f}=sum" for f in "bn" if any(f not in re.findall(r"\w+", r) for r in results)]
         return f"{', '.join(ins)} -> {', '.join(results)} {{{', '.join(entries)}}}"
 
-    def rows(self, dims: str) -> str:
-        """Dims (sequence, heads, features) of a batch."""
-        sequence, heads, features = re.findall(r"\(.*\)|\w+", dims)
+    def rows(self, sequence: str, heads: str, features: str) -> str:
         return " ".join(("b", *((heads, sequence) if self.heads_first else (sequence, heads)), features))
 
     def bias(self, shape: Shape) -> str:
