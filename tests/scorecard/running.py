@@ -35,11 +35,7 @@ class Case:
         )
 
     def ours(self) -> Any:
-        """The program compiled by this compiler; an explicit one from what JAX lowers it to."""
-        if self.program.explicit:
-            text = self._lowered().as_text()
-            mesh = Mesh(self.mesh.devices, self.mesh.axis_names)
-            return spmd.from_stablehlo(text, mesh=spmd.Mesh.from_jax(mesh)).compile()
+        """The program compiled by this compiler."""
         program = spmd.spmd_jit(
             self._function(),
             mesh=spmd.Mesh.from_jax(self.mesh),
