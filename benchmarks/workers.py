@@ -90,15 +90,19 @@ def read_rows(folder: Path) -> Rows:
     """The finished rows of every file of `folder`."""
     rows: Rows = {}
     for path in sorted(folder.glob("*.jsonl")):
-        for row in _complete(path):
+        for row in _complete(path)[0]:
             if row["status"] != "start":
                 rows.setdefault(row["name"], {}).setdefault(row["part"], row)
     return rows
 
 
-def _complete(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; its last line may be half written."""
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+def _complete(path: Path, start: int = 0) -> tuple[list[Row], int]:
+    """The rows of a file from a place on, and where they end; its last line may be half written."""
+    with path.open("rb") as file:
+        file.seek(start)
+        text = file.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    return [json.loads(line) for line in whole.splitlines()], start + len(whole)
 
 
 _attempts = itertools.count()
@@ -149,18 +153,17 @@ class _Runner:
 
     def _watch(self, process: subprocess.Popen[bytes], out: Path) -> tuple[tuple[str, str], str]:
         """Collects rows until the process ends or hangs: what it was at, and what went wrong with it, if anything."""
-        seen, at = 0, ("", "")
+        seen, at = 0, ("", "")  # bytes of the file, and what is tried
         last = time.monotonic()
         while True:
             ended = process.poll() is not None
-            rows = _complete(out)
-            for row in rows[seen:]:
+            rows, seen = _complete(out, seen)
+            for row in rows:
                 if row["status"] == "start":
                     at = (row["name"], row["part"])
                 else:
                     self._add(row)
                 last = time.monotonic()
-            seen = len(rows)
             if ended:
                 return at, f"the process ended with {process.returncode}" if process.returncode else ""
             if time.monotonic() - last > self._sweep.timeout:
