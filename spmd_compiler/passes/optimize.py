@@ -1,5 +1,6 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
-collectives that can run together are combined, large ones unless the hardware model says that apart they hide better; matrix
+collectives that can run together are combined, large ones unless the hardware model says that apart they hide better, and those
+of one value along several dims are joined; matrix
 products that wait for large ones become rings. Loops end on each device by itself where they may, and put together slices of what
 is gathered; arguments are exchanged before they are computed with, permutes of permutes become one, what several have in common
 is sent once, and what is much is sliced before it is gathered; starts of slices that XLA would misread are clamped, windows
@@ -24,6 +25,7 @@ from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
+from .join_dims import BOTH, GATHERS, join_dims
 from .late_slices import slice_late
 from .packing import COPIED
 from .rectifiers import rectify_in_calls
@@ -80,11 +82,17 @@ class Optimize:
 
     def _combined(self, module: Module, bucket: int) -> Module:
         """The module, which no one else holds, its collectives combined to `bucket` bytes at most, and what follows from that."""
+        joined = (
+            GATHERS if self.platform == "tpu" else BOTH
+        )  # of reduce-scatters over all axes TPUs make all-reduces
         split_reductions(module.main.body, module.mesh, bucket)
+        if not self.rings and self.hardware is None:
+            join_dims(module.main.body, module.mesh, joined, alone=True)
         combine_collectives(module.main.body, module.mesh, bucket, COPIED if self.variadic else bucket)
         if self.rings or (self.rings is None and self.hardware is not None):
             make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
             module = Simplify()(module)
+        join_dims(module.main.body, module.mesh, joined)
         expand_bitwise(module.main.body, module.mesh)
         clamp_starts(module.main.body, module.mesh)
         crop_windows(module.main.body, module.mesh)
