@@ -46,7 +46,8 @@ def _chains(block: Block, names: Collection[str]) -> list[Chain]:
         if op.name not in names or not sends(op) or len(op.operands) != 1:
             continue
         chain = ends.get(op.operands[0], []) if used[op.operands[0]] == 1 else []
-        if chain and (chain[0].name, chain[0].attrs.get("kind")) == (op.name, op.attrs.get("kind")):
+        alike = chain and (chain[0].name, chain[0].attrs.get("kind")) == (op.name, op.attrs.get("kind"))
+        if alike and {*op.attrs["axes"]}.isdisjoint(a for before in chain for a in before.attrs["axes"]):
             del ends[op.operands[0]]
             ends[op.results[0]] = [*chain, op]
         else:

@@ -19,14 +19,23 @@ from spmd_compiler.tools.interpret import run_devices
 from tests.share import examples
 
 MESH = ir.Mesh([("a", 2), ("b", 3), ("c", 2)])
-AXES = st.sampled_from([["a", "b"], ["c", "b", "a"], ["b", "c"], ["b", "a", "c"]])
+PIECES = ir.Mesh([("a", 4), ("b", 3)])
+AXES = st.sampled_from(
+    [
+        (MESH, ["a", "b"]),
+        (MESH, ["c", "b", "a"]),
+        (MESH, ["b", "a", "c"]),
+        (PIECES, ["a:(1)2", "a:(2)2"]),
+        (PIECES, ["a:(2)2", "b", "a:(1)2"]),
+    ]
+)
 
 
-def in_turn(name, axes, dims, shape):
+def in_turn(name, mesh, axes, dims, shape):
     """Collectives over one axis after the other, each along a dim."""
     x = Value(TensorType(shape, "i32"), Layout.replicated(len(shape)))
     block = Block([x], [], [])
-    b, y = Builder(MESH, block), x
+    b, y = Builder(mesh, block), x
     for axis, dim in zip(axes, dims, strict=False):
         y = (
             b.all_gather(y, (axis,), dim)
@@ -35,7 +44,7 @@ def in_turn(name, axes, dims, shape):
         )
     block.returns = [y]
     y.layout = Layout.replicated(len(shape))
-    return Module(MESH, {"main": Function("main", block, True, [{}], [{}])}, "chain", {})
+    return Module(mesh, {"main": Function("main", block, True, [{}], [{}])}, "chain", {})
 
 
 @given(
@@ -46,9 +55,10 @@ def in_turn(name, axes, dims, shape):
 )
 @examples(40)
 def test_they_give_the_same(name, axes, dims, shape):
-    data = np.random.RandomState(0).randint(-9, 9, (MESH.size, *shape)).astype(np.int32)
-    before, after = (in_turn(name, axes, dims, shape) for _ in range(2))
-    join_dims(after.main.body, MESH)
+    mesh, axes = axes
+    data = np.random.RandomState(0).randint(-9, 9, (mesh.size, *shape)).astype(np.int32)
+    before, after = (in_turn(name, mesh, axes, dims, shape) for _ in range(2))
+    join_dims(after.main.body, mesh)
     verify(after)
     sends = [op.name for op in after.walk() if "axes" in op.attrs]
     assert sends == [name]
@@ -81,7 +91,16 @@ func @main(%x: f32[4,4] {-,-}) -> (f32[2,4] {-,-}) {
 """
 
 
-@pytest.mark.parametrize("text", [READ_BETWEEN, OF_SEVERAL_KINDS])
+OVER_ONE_AXIS = """mesh {a=2}
+func @main(%x: f32[4,4] {-,-}) -> (f32[8,8] {-,-}) {
+  %0: f32[8,4] = all_gather(%x) axes=["a"] dim=0
+  %1: f32[8,8] = all_gather(%0) axes=["a"] dim=1
+  return %1
+}
+"""
+
+
+@pytest.mark.parametrize("text", [READ_BETWEEN, OF_SEVERAL_KINDS, OVER_ONE_AXIS])
 def test_others_stay(text):
     assert of(text) == [(op.name, op.attrs["axes"]) for op in ir.parse(text).walk() if "axes" in op.attrs]
 
