@@ -3,7 +3,8 @@ complete run writes `benchmarks/results/more-*`.
 
     python -m benchmarks.run_more [--only 'gnn_*'] [--target h100] [--of gpus] [--jobs N] [--hlo DIR] [--state DIR]
 
-`--of gpus`: programs with what JAX has for GPUs alone, for the target h100; the table is `benchmarks/results/gpus-*`. With a target other than CPUs they are compiled for chips that need not be there, as `aot` does, and nothing is run.
+`--of gpus`: programs with what JAX has for GPUs alone, for the target h100; the table is `benchmarks/results/gpus-*`.
+With a target other than CPUs they are compiled for chips that need not be there, as `aot` does, and nothing is run.
 Rows are kept, those of XLA's partitioners until the programs change and ours until the compiler does.
 """
 
@@ -23,13 +24,13 @@ from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
 TABLES = {"more": MORE, "gpus": GPUS}
+CASES = MORE | GPUS
 
 
 def main() -> int:
     """Runs what the command line asks for; 1 if a program of ours fails, is wrong or sends more."""
     options = _options()
-    cases = TABLES[options.of]
-    names = zoo.names([options.only], cases)
+    names = zoo.names([options.only], TABLES[options.of])
     console = Console() if sys.stdout.isatty() else Console(width=200)
     arguments = ["--hlo", str(Path(options.hlo).absolute())] if options.hlo else []
     sweep = sweep_of(options.target, "benchmarks.more.worker", options.state, arguments)
@@ -71,7 +72,7 @@ def report(rows: Rows, target: str = CPU) -> str:
         "|---|---|---:|---:|---:|---:|",
     ]
     for name, by_part in rows.items():
-        mesh = " ".join(f"{a}={n}" for a, n in (MORE | GPUS)[name].mesh)
+        mesh = " ".join(f"{a}={n}" for a, n in CASES[name].mesh)
         ratio = compare.ratio(by_part)
         cells = [name, mesh, *(compare.cell(by_part, p) for p in PARTS), f"{ratio:.2f}" if ratio else ""]
         lines.append("| " + " | ".join(cells) + " |")

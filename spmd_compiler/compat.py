@@ -109,11 +109,9 @@ def shaped_array(
     shape: tuple[int, ...], dtype: Any, weak_type: bool = False, like: Any = None, on_host: bool = False
 ) -> Any:
     """The type of a value; `like`: a type that varies over the same manual axes."""
-    if on_host:
-        space = jax.memory.Space.Host
-        return jax.core.ShapedArray(shape, dtype, weak_type=weak_type, memory_space=space)
     if like is None or not like.mat.varying:
-        return jax.core.ShapedArray(shape, dtype, weak_type=weak_type)
+        space = jax.memory.Space.Host if on_host else jax.memory.Space.Device
+        return jax.core.ShapedArray(shape, dtype, weak_type=weak_type, memory_space=space)
     sharding = like.sharding.update(spec=jax.sharding.PartitionSpec(*(None,) * len(shape)))
     return jax.core.ShapedArray(
         shape, dtype, weak_type=weak_type, sharding=sharding, manual_axis_type=like.mat

@@ -150,19 +150,22 @@ def _compile(request: Request) -> Partitioned:
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
     stages, callbacks = _run_passes(request, ins, outs)
     chosen = _result_layouts(stages, program.outs)
-    try:
-        made = Refinement(mesh, [*stored, *chosen]).mesh
-    except LayoutError:
-        made = None
-    if made is None or (
-        made is not mesh and mesh.axis_types
-    ):  # sub-axes don't nest, or aren't the user's: do without
+    if not _has_arrays(mesh, [*stored, *chosen]):  # do without sub-axes
         whole = [x.drop(a for a in x.axes if ":" in a) for x in chosen]
         stages, callbacks = _run_passes(request, ins, whole)
         chosen = whole
     return Partitioned(
         program.name, mesh, stages, program.ins, program.outs, tuple(stored), tuple(chosen), callbacks
     )
+
+
+def _has_arrays(mesh: Mesh, layouts: Sequence[Layout]) -> bool:
+    """Whether arrays can lie so: where layouts cut axes, on a finer mesh, if the cuts nest and the axes have no types."""
+    try:
+        finer = Refinement(mesh, layouts).mesh
+    except LayoutError:
+        return False
+    return finer is mesh or mesh.axis_types is None
 
 
 def _run_passes(

@@ -88,7 +88,7 @@ class Specialization:
             static_argnames=tuple(signature.static_names),
             keep_unused=True,
         )
-        traced, specs = self._traced_on_axes(jitted)
+        traced, typed = self._traced_on_axes(jitted)
         self._captured = compat.captured_tracers(traced)
         self.is_reusable = not self._captured
         program = Program(traced.jaxpr, signature.fun_name, None if self._captured else traced)
@@ -98,37 +98,33 @@ class Specialization:
             program,
             mesh,
             (*free, *self._wanted),
-            tuple(self._results(specs, traced.out_info)),
+            tuple(self._results(traced.out_info, typed)),
             self._options,
         )
         values = jax.tree.unflatten(arguments.tree, self._structs)
         self._call = replace(arguments, leaves=self._structs, values=values)  # lets go of the arrays
 
-    def _traced_on_axes(self, jitted: Any) -> tuple[Any, list[Any]]:
-        """What `jitted` is traced to, and the layout that is wanted for each result. On axes of type Auto, unless the function names
-        shardings that are of types (`out_sharding`, `reshard`) or brings along arrays or a mesh that have such, which JAX
-        refuses there: then the types of results are layouts, too."""
+    def _traced_on_axes(self, jitted: Any) -> tuple[Any, bool]:
+        """What `jitted` is traced to, and whether on the mesh's typed axes. Else these are of type Auto; but JAX refuses there what
+        names shardings of types (`out_sharding`, `reshard`), or brings along arrays or a mesh that have such."""
         mesh = self.mesh
         types = list(map(type_of, self._structs, self._on_host))
-        try:
+
+        def traced_on(axes: jax.sharding.AbstractMesh) -> Any:
             args, kwargs = self._call.rebuild(types)
-            with compat.tracing_mesh(mesh.abstract):
-                traced = jitted.trace(*args, **kwargs)
+            with compat.tracing_mesh(axes):
+                return jitted.trace(*args, **kwargs)
+
+        try:
+            return traced_on(mesh.abstract), False
         except ValueError as error:
             if mesh.axis_types is None or "Auto" not in str(error):
                 raise
-        else:
-            return traced, broadcast_prefix(self._out_layouts, traced.out_info, "out_layouts", is_layout_leaf)
         for i, (type, wanted) in enumerate(zip(types, self._wanted, strict=True)):
             layout = Layout.from_ir(wanted or ir_layout.Layout.replicated(type.ndim), mesh)
             spec = layout.stored(type.shape).to_jax().spec
             types[i] = type.update(sharding=NamedSharding(mesh.typed, spec))
-        args, kwargs = self._call.rebuild(types)
-        with compat.tracing_mesh(mesh.typed):
-            traced = jitted.trace(*args, **kwargs)
-        specs = broadcast_prefix(self._out_layouts, traced.out_info, "out_layouts", is_layout_leaf)
-        infos = jax.tree.leaves(traced.out_info)
-        return traced, [i.sharding if s is None else s for s, i in zip(specs, infos, strict=True)]
+        return traced_on(mesh.typed), True
 
     def _put(self, out: Any) -> Any:
         """What the function returns, in the memories that `out_layouts` say."""
@@ -136,10 +132,14 @@ class Specialization:
         leaves, tree = jax.tree.flatten(out)
         return jax.tree.unflatten(tree, map(put, leaves, specs))
 
-    def _results(self, specs: Sequence[Any], out_info: Any) -> list[Wanted]:
+    def _results(self, out_info: Any, typed: bool) -> list[Wanted]:
+        """The layout that is wanted for each result: that of `out_layouts`, else its type's, if it has one."""
+        specs = broadcast_prefix(self._out_layouts, out_info, "out_layouts", is_layout_leaf)
         infos = jax.tree_util.tree_flatten_with_path(out_info)[0]
         out: list[Wanted] = []
         for spec, (path, info) in zip(specs, infos, strict=True):
+            if spec is None and typed:
+                spec = info.sharding
             if spec is None:
                 out.append(None)
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 from . import compat
@@ -39,7 +40,10 @@ def current_mesh() -> Mesh | None:
     trace = _current.get()
     mesh = trace.mesh if trace is not None else get_default_mesh()
     outer = compat.context_mesh() if mesh is None else None
-    return mesh if outer is None else Mesh.from_jax(outer)
+    return mesh if outer is None else _from_jax(outer)
+
+
+_from_jax = lru_cache(Mesh.from_jax)  # asked at each call
 
 
 @contextmanager

@@ -1,10 +1,9 @@
 """optimize: cleans up the per-device program. Equal collectives and local ops are merged, unused ones dropped, and small
-collectives that can run together are combined, large ones unless the hardware model says that apart they hide better, and those
-of one value along several dims are joined; matrix
-products that wait for large ones become rings. Loops end on each device by itself where they may, and put together slices of what
-is gathered; arguments are exchanged before they are computed with, permutes of permutes become one, what several have in common
-is sent once, and what is much is sliced before it is gathered; starts of slices that XLA would misread are clamped, windows
-cropped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so that
+collectives that can run together are combined, large ones unless the hardware model says that apart they hide better, and
+those of one value along several dims are joined; matrix products that wait for large ones become rings. Loops end on each
+device by itself where they may, and put together slices of what is gathered; arguments are exchanged before they are computed
+with, permutes of permutes become one, what several have in common is sent once, and what is much is sliced before it is
+gathered; starts of slices that XLA would misread are clamped, windows cropped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so that
 they run while collectives do."""
 
 from __future__ import annotations
@@ -82,9 +81,8 @@ class Optimize:
 
     def _combined(self, module: Module, bucket: int) -> Module:
         """The module, which no one else holds, its collectives combined to `bucket` bytes at most, and what follows from that."""
-        joined = (
-            GATHERS if self.platform == "tpu" else BOTH
-        )  # of reduce-scatters over all axes TPUs make all-reduces
+        # of reduce-scatters over all axes XLA for TPUs makes all-reduces
+        joined = GATHERS if self.platform == "tpu" else BOTH
         split_reductions(module.main.body, module.mesh, bucket)
         if not self.rings and self.hardware is None:
             join_dims(module.main.body, module.mesh, joined, alone=True)
