@@ -6,7 +6,6 @@ that call runs on a device. Anywhere else the function is traced in its place.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -17,8 +16,7 @@ import jax
 from . import compat
 from .errors import LayoutError, UnsupportedError
 from .ir.clone import inline_block
-from .ir.graph import Block, Op, Raw, Value
-from .ir.groups import device_groups
+from .ir.graph import Block, Op, Value
 from .ir.importer import import_module
 from .ir.layout import local_type
 from .ir.types import TensorType, numpy_dtype
@@ -29,7 +27,6 @@ from .passes.simplify import Simplify
 from .passes.units import Local
 from .tracing import tracing
 
-_GROUP_AXIS = re.compile(r'axis_ref<name = "([^"]*)">')
 _WIDE = frozenset({"i64", "u64", "f64", "c128"})
 
 
@@ -154,21 +151,11 @@ class Blocks:
             compat.renumber_callbacks(source.body, len(self.callbacks))
             self.callbacks += called
         module = Simplify()(Annotate(mesh)(import_module(source, mesh)))
-        for op in module.walk():
-            _list_groups(op, mesh)
         if len(module.functions) > 1:
             raise UnsupportedError(
                 "a function with a sharding rule can't make custom calls that refer to functions"
             )
         return _without_region(module.main.body)
-
-
-def _list_groups(op: Op, mesh: Mesh) -> None:
-    """Groups over axes of a mesh that the block's module names become lists: the program has no such mesh."""
-    groups = op.attrs.get("replica_groups")
-    if isinstance(groups, Raw) and (axes := _GROUP_AXIS.findall(groups.text)):
-        listed = tuple(tuple(map(int, g)) for g in device_groups(mesh, tuple(axes)))
-        op.attrs = {**op.attrs, "replica_groups": listed}
 
 
 def _without_region(body: Block) -> Block:

@@ -1,4 +1,4 @@
-"""Shardy's annotations as text: `#sdy.sharding` and `#sdy.mesh`.
+"""Shardy's annotations as text: `#sdy.sharding` and `#sdy.mesh`; and StableHLO's groups of devices over axes of a mesh.
 
 The parsers only read; `resolve` turns what they return into layouts on our mesh.
 """
@@ -10,6 +10,10 @@ import re
 from typing import NamedTuple
 
 from .scanner import Scanner
+
+_GROUP_MESH = re.compile(r'<mesh = @(?:"([^"]*)"|([\w.$-]+)),')
+_GROUP_AXIS = re.compile(r'axis_ref<name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?>')
+_MESH_AXIS = re.compile(r'mesh_axis<name = "([^"]*)", size = (\d+)>')
 
 
 class MeshText(NamedTuple):
@@ -64,6 +68,14 @@ def parse_shardings(text: str) -> tuple[ShardyText, ...]:
     s.expect(">")
     s.end()
     return tuple(shardings)
+
+
+def parse_group_axes(text: str) -> tuple[str | MeshText, tuple[str, ...]]:
+    """The mesh, or its symbol, and the axes of `#stablehlo.replica_group_mesh_axes<mesh = @mesh, axes = [...]>`."""
+    axes = tuple(f"{name}:{piece}" if piece else name for name, piece in _GROUP_AXIS.findall(text))
+    if symbol := _GROUP_MESH.search(text):
+        return symbol[1] or symbol[2], axes
+    return MeshText(tuple((name, int(size)) for name, size in _MESH_AXIS.findall(text))), axes
 
 
 def split_shardings(text: str) -> list[str]:

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import LayoutError
-from ..ir.annotations import ShardyText, parse_manual_axes, parse_mesh, parse_shardings
+from ..errors import LayoutError, UnsupportedError
+from ..ir.annotations import ShardyText, parse_group_axes, parse_manual_axes, parse_mesh, parse_shardings
 from ..ir.clone import clone_block
 from ..ir.factor_text import parse_shardy_rule, print_rule
 from ..ir.graph import Block, Function, Module, Op, Raw, Value
+from ..ir.groups import device_groups
 from ..ir.layout import Layout, check_layout
 from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
@@ -167,6 +168,8 @@ class _Annotator:
             _drop_annotations([attrs])
         if op.name == "custom_call" and not as_written:
             self._rule(op, rule)
+        if isinstance(groups := attrs.get("replica_groups"), Raw):
+            op.attrs = {**attrs, "replica_groups": self._listed(groups.text, str(op.loc))}
         if manual and op.name in CALLS:
             key = CALLS[op.name]
             op.attrs = {**attrs, key: self._manual_copy(attrs[key], manual)}
@@ -174,6 +177,14 @@ class _Annotator:
             manual = frozenset(self.resolver.mesh.axis_names)
         for region in op.regions:
             self._block(region, manual)
+
+    def _listed(self, text: str, where: str) -> tuple[tuple[int, ...], ...]:
+        """Groups of devices over axes of a mesh as lists: as the program has them on other versions of JAX."""
+        mesh, names = parse_group_axes(text)
+        axes = self.resolver.axes(names, mesh, where)
+        if axes is None:
+            raise UnsupportedError(f"{where}: {self.resolver.mesh} has no such groups of devices as {text}")
+        return tuple(map(tuple, device_groups(self.resolver.mesh, axes).tolist()))
 
     def _rule(self, op: Op, shardys: Any) -> None:
         """The sharding rule of a custom call: Shardy's or its own, else the one that its target is registered with."""

@@ -19,6 +19,7 @@ from ..ir.mesh import Mesh
 from ..ir.types import TensorType
 from .halo import block_window, moves_price, window_moves
 from .hardware import PRESETS, Hardware
+from .written_collectives import reach
 
 if TYPE_CHECKING:
     from .relayout_steps import Step
@@ -179,7 +180,7 @@ def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
 
 def sent_bytes(op: Op, mesh: Mesh) -> float:
     """Bytes that a device sends for a collective of a per-device program."""
-    return ring_bytes(op.name, mesh.axes_size(op.attrs["axes"]), sum(v.type.nbytes for v in op.operands))
+    return ring_bytes(op.name, reach(op, mesh)[1], sum(v.type.nbytes for v in op.operands))
 
 
 def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:

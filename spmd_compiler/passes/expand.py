@@ -15,6 +15,7 @@ from .builder import Builder
 from .expand_relayout import emit_relayout
 from .rules.table import RuleBook
 from .units import Units, expand_unit, unit_of
+from .written_collectives import name_axes
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Expand:
     def __call__(self, module: Module) -> Module:
         expander = _Expander(module.mesh, self.units)
         done = module.with_body(expander.block(module.main.body, {}, keep_layouts=True))
+        name_axes(done.main.body, module.mesh)
         if expander.fallbacks:
             done.attrs = {**module.attrs, "fallbacks": "\n".join(expander.fallbacks)}
         return done

@@ -24,7 +24,7 @@ from .exchange_first import exchange_first
 from .fit_memory import fit_memory
 from .hardware import Hardware
 from .independent_loops import free_loops
-from .join_dims import BOTH, GATHERS, join_dims
+from .join_dims import BOTH, GATHERS, REDUCES, join_dims
 from .late_slices import slice_late
 from .packing import COPIED
 from .rectifiers import rectify_in_calls
@@ -65,6 +65,7 @@ class Optimize:
             module = Simplify()(module)
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
+        join_dims(module.main.body, module.mesh, REDUCES)
         compose_permutes(module.main.body, module.mesh)
         share_halos(module.main.body, module.mesh)
         join_barriers(module.main.body)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from ..ir.graph import Module, Op, Value
 from ..ir.layout import even_part
 from ..ir.mesh import Mesh
-from ..ir.optable import ELEMENTWISE, sends
+from ..ir.optable import COLLECTIVES, ELEMENTWISE
 from .cost import sent_bytes
 from .estimate import walk
 from .rules.table import CONTROL, RuleBook
+from .written_collectives import CAUSE, reach
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,17 @@ class Collective:
 
 
 def collectives(module: Module) -> list[Collective]:
-    """Those that the compiler inserted, in program order."""
+    """Those that the compiler inserted and those that the program has, in program order."""
     out: list[Collective] = []
     for op, trips in walk(module.main.body):
-        if not sends(op):
+        if op.name not in COLLECTIVES:
             continue
-        axes = op.attrs["axes"]
-        n, sent = module.mesh.axes_size(axes), sent_bytes(op, module.mesh)
+        axes, n = reach(op, module.mesh)
+        if not axes:  # to itself
+            continue
         source = f"{op.loc.file}:{op.loc.line}" if op.loc.file else ""
-        out.append(Collective(op.name, tuple(axes), n, sent, trips, source, op.attrs.get("cause", "")))
+        cause = op.attrs.get("cause", CAUSE)
+        out.append(Collective(op.name, axes, n, sent_bytes(op, module.mesh), trips, source, cause))
     return out
 
 

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.optable import CONTROL_FLOW, sends
+from ..ir.optable import COLLECTIVES, CONTROL_FLOW
 from ..ir.trips import trip_count
 from .cost import sent_bytes
 from .estimate import FREE, arithmetic, flops, reads, touched
 from .hardware import Hardware
+from .written_collectives import reach
 
 
 class Seconds(NamedTuple):
@@ -51,7 +52,7 @@ class Timeline:
         """When each op of a block runs; not those inside its loops and branches."""
         spans: dict[Op, Span] = {}
         self.block(block, spans)
-        working = [span for op, span in spans.items() if not sends(op)]  # one after the other
+        working = [span for op, span in spans.items() if op.name not in COLLECTIVES]  # one after the other
         starts = [span.start for span in working]
         sums = [0.0, *accumulate(span.end - span.start for span in working)]
 
@@ -60,7 +61,7 @@ class Timeline:
             return sums[i] - max(0.0, working[i - 1].end - until) if i else 0.0
 
         for op, span in spans.items():
-            if sends(op):
+            if op.name in COLLECTIVES:
                 beside = worked(span.end) - worked(span.start)
                 spans[op] = span._replace(idle=span.end - span.start - beside)
         return spans
@@ -89,7 +90,7 @@ class Timeline:
                 start = max(at, unit, link)
                 done = unit = link = start + inside.total
                 compute, communication = compute + inside.compute, communication + inside.communication
-            elif sends(op):
+            elif op.name in COLLECTIVES:
                 seconds = self.sending(op)
                 beside = self.hardware.asynchronous
                 start = max(at, link) if beside and not self.as_written else max(at, link, unit)
@@ -123,11 +124,13 @@ class Timeline:
         """What one op takes alone."""
         if op.name in CONTROL_FLOW:
             return self.inside(op).total
-        return self.sending(op) if sends(op) else self.working(op)
+        return self.sending(op) if op.name in COLLECTIVES else self.working(op)
 
     def sending(self, op: Op) -> float:
         """Seconds of a collective."""
-        axes: tuple[str, ...] = op.attrs["axes"]
+        axes, _ = reach(op, self.mesh)
+        if not axes:
+            return 0.0
         bandwidth, latency = self.hardware.link(axes)
         return sent_bytes(op, self.mesh) / bandwidth + latency
 

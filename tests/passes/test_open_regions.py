@@ -115,7 +115,7 @@ def test_equal(body, mesh, specs):
 
 
 def test_the_body_is_partitioned():
-    """A Megatron pair in the body: each device multiplies its own blocks, and one all-reduce joins them."""
+    """A Megatron pair in the body: each device multiplies its own blocks, and their sum joins the body's own."""
 
     def body(x, v, w):
         return lax.psum(jnp.tanh(x @ v) @ w, "data")
@@ -133,7 +133,7 @@ def test_the_body_is_partitioned():
     step = spmd.spmd_jit(f, mesh=mesh, in_layouts=(P("data"), P(None, "model"), P("model")), out_layouts=P())
     lowered = step.lower(X, v, w)
     (reduced,) = lowered.collectives()
-    assert (reduced.kind, reduced.axes) == ("all_reduce", ("model",))
+    assert (reduced.kind, reduced.axes) == ("all_reduce", ("data", "model"))
     dots = [op for op in lowered.stages["optimize"].walk() if op.name == "dot_general"]
     assert [op.results[0].type.shape for op in dots] == [(4, 4), (4, 12)]
     want = (np.tanh(X @ v) @ w).reshape(2, 4, 12).sum(0)

@@ -1,0 +1,104 @@
+"""Collectives that the program itself has, in its manual regions: from groups of devices to mesh axes.
+
+`jax.lax.psum` inside `jax.shard_map` arrives with lists of device numbers. Where these are the groups of mesh axes the op becomes
+one like those that the compiler inserts: what sends the same is merged, what is small is combined, and all of it is counted. Where
+they are no such groups (`axis_index_groups` that no digits of device numbers tell apart, permutes of some devices only) it stays as
+it is written; `reach` tells roughly where it goes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..ir.device_order import axes_of, decompose
+from ..ir.graph import Block, Op
+from ..ir.groups import device_groups, listed_pairs, positions, shift_pairs
+from ..ir.mesh import Mesh
+from ..ir.optable import COLLECTIVES, reducer_kind
+
+CAUSE = "the program has it"
+Attrs = dict[str, Any]
+
+
+def name_axes(block: Block, mesh: Mesh) -> None:
+    """Gives the collectives in a block that no one else holds, and in the blocks inside, their axes, where they have such."""
+    for op in block.walk():
+        if is_written(op) and _is_between_partitions(op) and (attrs := _named(op, mesh)):
+            op.attrs, op.regions = {**attrs, "cause": CAUSE}, ()
+
+
+def is_written(op: Op) -> bool:
+    """Whether an op is a collective with groups or pairs of devices instead of axes."""
+    return op.name in COLLECTIVES and "axes" not in op.attrs
+
+
+def reach(op: Op, mesh: Mesh) -> tuple[tuple[str, ...], int]:
+    """The axes along which the devices differ that a collective lets talk to each other, and how many those are."""
+    if not is_written(op):
+        return tuple(op.attrs["axes"]), mesh.axes_size(op.attrs["axes"])
+    groups = _groups(op)
+    groups = groups[
+        (groups >= 0).all(1)
+    ]  # those that are as large as the largest; others are filled up with -1
+    along = tuple(a for a, _ in mesh.axes if (np.ptp(positions(mesh, (a,))[groups], axis=1) > 0).any())
+    return along, groups.shape[1]
+
+
+def _groups(op: Op) -> np.ndarray:
+    key = "source_target_pairs" if op.name == "collective_permute" else "replica_groups"
+    return np.asarray(op.attrs[key])
+
+
+def _is_between_partitions(op: Op) -> bool:
+    """Whether device numbers are those of the mesh: without a channel they are replicas, of which a mesh has one."""
+    return "channel_handle" in op.attrs
+
+
+def _named(op: Op, mesh: Mesh) -> Attrs | None:
+    """The attributes of the same collective over axes, or None."""
+    if op.name == "collective_permute":
+        return _permute(_groups(op), mesh)
+    kind = None
+    if op.name in ("all_reduce", "reduce_scatter"):
+        kind = reducer_kind(op.regions[0])
+        if kind is None:
+            return None
+    groups = _groups(op)
+    if op.name == "all_reduce":
+        groups = np.sort(groups, axis=1)  # who is first doesn't matter
+    groups = groups[np.argsort(groups[:, 0])]
+    dims = None if groups.shape[1] == 1 else decompose(groups[:1])
+    axes = None if dims is None else axes_of(dims[1], mesh)
+    if not axes or not np.array_equal(device_groups(mesh, axes), groups):
+        return None
+    attrs: Attrs = {"axes": axes} if kind is None else {"axes": axes, "kind": kind}
+    if op.name == "all_gather":
+        attrs["dim"] = op.attrs["all_gather_dim"]
+    elif op.name == "reduce_scatter":
+        attrs["dim"] = op.attrs["scatter_dimension"]
+    elif op.name == "all_to_all":
+        attrs["split_dim"], attrs["concat_dim"] = op.attrs["split_dimension"], op.attrs["concat_dimension"]
+    return attrs
+
+
+def _permute(pairs: np.ndarray, mesh: Mesh) -> Attrs | None:
+    senders, receivers = pairs.T
+    places = {a: positions(mesh, (a,)) for a, n in mesh.axes if n > 1}
+    axes = tuple(a for a, place in places.items() if (place[senders] != place[receivers]).any())
+    if not axes:
+        return None
+    index = positions(mesh, axes)
+    listed = tuple(dict.fromkeys(zip(index[senders].tolist(), index[receivers].tolist(), strict=True)))
+    if not _are_same(listed_pairs(mesh, axes, listed), pairs):
+        return None  # other devices don't send so
+    shift = listed[0][1] - listed[0][0]
+    for wrap in (True, False):
+        if _are_same(shift_pairs(mesh, axes, shift, wrap), pairs):
+            return {"axes": axes, "shift": shift, **({"wrap": True} if wrap else {})}
+    return {"axes": axes, "pairs": tuple(sorted(listed))}
+
+
+def _are_same(some: np.ndarray, others: np.ndarray) -> bool:
+    return sorted(some.tolist()) == sorted(others.tolist())

@@ -1,0 +1,167 @@
+"""Collectives that a program has itself, in `jax.shard_map`: counted, merged and right, on meshes of three axes too."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+import spmd_compiler as spmd
+from spmd_compiler.passes.written_collectives import CAUSE
+
+MESH = spmd.create_mesh([("a", 2), ("b", 2), ("c", 2)])
+ALL = ("a", "b", "c")
+X = np.random.RandomState(0).randn(64, 16).astype(np.float32)  # 8 rows of 16 on each device: 512 bytes
+
+
+def mapped(fun, out=None, mesh=MESH):
+    rows = P(mesh.axis_names)
+    specs = {"in_specs": rows, "out_specs": rows if out is None else out}
+    return jax.shard_map(fun, mesh=mesh.to_jax(), **specs, check_vma=False)
+
+
+def lowered(fun, *args, mesh=MESH, options=None):
+    """As `jax.jit` runs it, and as it is partitioned."""
+    step = spmd.spmd_jit(fun, mesh=mesh, in_layouts=(P(mesh.axis_names),) * len(args), options=options)
+    for ours, wanted in zip(jax.tree.leaves(step(*args)), jax.tree.leaves(jax.jit(fun)(*args)), strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
+    return step.lower(*args)
+
+
+def told(low):
+    return [(c.kind, c.axes, c.group_size, c.bytes_per_device, c.trips) for c in low.collectives()]
+
+
+@pytest.mark.parametrize(
+    "axes", [("a",), ("b",), ("c",), ("a", "c"), ("c", "a"), ("b", "a"), ALL], ids="".join
+)
+@pytest.mark.parametrize(
+    "kind, call, share",
+    [
+        ("all_reduce", lax.psum, 2),
+        ("all_reduce", lax.pmax, 2),
+        ("reduce_scatter", lambda x, axes: lax.psum_scatter(x, axes, scatter_dimension=1, tiled=True), 1),
+        ("all_to_all", lambda x, axes: lax.all_to_all(x, axes, 0, 1, tiled=True), 1),
+        ("all_gather", lambda x, axes: lax.all_gather(x, axes, axis=1, tiled=True), None),
+    ],
+    ids=["psum", "pmax", "psum_scatter", "all_to_all", "all_gather"],
+)
+def test_groups_are_those_of_axes(axes, kind, call, share):
+    n = 2 ** len(axes)
+    low = lowered(mapped(lambda x: call(x, axes)), X)
+    ((found, where, size, sent, trips),) = told(low)
+    assert (found, size, trips) == (kind, n, 1)
+    assert where == (tuple(sorted(axes)) if kind == "all_reduce" else axes)
+    assert sent == 512 * (n - 1 if share is None else share * (n - 1) / n)
+    assert low.comm_bytes() == sent
+    assert [c.cause for c in low.collectives()] == [CAUSE]
+    assert "no collectives" not in low.explain()
+
+
+@st.composite
+def permutes(draw):
+    """(axes, pairs): some positions on the axes send to others."""
+    axes = tuple(sorted(draw(st.permutations(ALL))[: draw(st.integers(1, 3))]))  # as JAX wants them
+    places = range(2 ** len(axes))
+    senders = draw(st.lists(st.sampled_from(places), min_size=1, unique=True))
+    receivers = draw(st.permutations(places))[: len(senders)]
+    return axes, list(zip(senders, receivers, strict=True))
+
+
+@settings(deadline=None, max_examples=25)
+@given(permutes())
+def test_permutes(permute):
+    axes, pairs = permute
+    low = lowered(mapped(lambda x: lax.ppermute(x, axes, pairs)), X)
+    moves = any(a != b for a, b in pairs)
+    assert low.comm_bytes() == (512 if moves else 0)
+    assert all(set(c.axes) <= set(axes) for c in low.collectives())
+
+
+LINE = spmd.create_mesh([("d", 8)])
+
+
+@pytest.mark.parametrize(
+    "groups, axes",
+    [
+        ([[0, 1], [2, 3], [4, 5], [6, 7]], ("d:(4)2",)),
+        ([[0, 4], [1, 5], [2, 6], [3, 7]], ("d:(1)2",)),
+        ([[0, 1, 4, 5], [2, 3, 6, 7]], ("d:(1)2", "d:(4)2")),
+        ([[0, 7], [1, 2], [3, 4], [5, 6]], ("d",)),  # of no digits: they stay as they are
+    ],
+)
+def test_groups_within_an_axis(groups, axes):
+    n = len(groups[0])
+    low = lowered(mapped(lambda x: lax.psum(x, "d", axis_index_groups=groups), mesh=LINE), X, mesh=LINE)
+    assert told(low) == [("all_reduce", axes, n, 512 * 2 * (n - 1) / n, 1)]
+    named = [op for op in low.stages["optimize"].walk() if op.name == "all_reduce"]
+    assert ["axes" in op.attrs for op in named] == [axes != ("d",)]
+
+
+def test_as_other_collectives_they_are_merged_and_counted_by_trips():
+    def fun(x):
+        def body(carry, _):
+            return carry + lax.pmax(carry.max(), "b"), None
+
+        first = lax.psum(x, "a") + lax.psum(x, "a")  # XLA would do that twice
+        return lax.scan(body, first, None, length=5)[0], lax.psum(x[:1], "c"), lax.psum(x[1:2], "c")
+
+    low = lowered(mapped(fun), X)
+    assert sorted(told(low)) == [
+        ("all_reduce", ("a",), 2, 512.0, 1),
+        ("all_reduce", ("b",), 2, 4.0, 5),
+        ("all_reduce", ("c",), 2, 128.0, 1),
+    ]
+
+
+def test_sums_of_sums_are_one():
+    low = lowered(mapped(lambda x: lax.psum(lax.psum(lax.psum(x, "c"), "a") * 2, "b")), X)
+    assert told(low) == [("all_reduce", ("a", "c"), 4, 768.0, 1), ("all_reduce", ("b",), 2, 512.0, 1)]
+
+
+def test_groups_that_meet_apart():
+    """Only the devices that take a branch meet in it."""
+
+    def fun(x):
+        here = lax.axis_index("a") == 0
+        return lax.cond(here, lambda x: lax.psum(x, ("b", "c")), lambda x: lax.pmax(x, "b"), x)
+
+    low = lowered(mapped(fun), X)
+    assert sorted(axes for _, axes, *_ in told(low)) == [("b",), ("b", "c")]
+
+
+def test_axes_of_one_device_send_nothing():
+    mesh = spmd.create_mesh([("a", 8), ("b", 1)])
+    low = lowered(mapped(lambda x: lax.psum(x, "b"), mesh=mesh), X, mesh=mesh)
+    assert told(low) == []
+    assert low.cost("h100-nvlink").comm_seconds == 0
+
+
+def test_their_time_is_estimated():
+    low = lowered(mapped(lambda x: lax.all_gather(x, ALL)), X)
+    cost = low.cost("h100-nvlink")
+    assert cost.comm_bytes == {("all_gather", ALL): 512 * 7}
+    assert cost.comm_seconds > 0
+
+
+def test_beside_the_compilers():
+    """A gradient through a manual region: the region's sum, and that over the replicas outside of it."""
+    w = np.random.RandomState(1).randn(16, 8).astype(np.float32)
+
+    def loss(w, x):
+        return mapped(lambda x: lax.pmean((x**2).sum(), ALL), out=P())(x @ w @ w.T) / X.size
+
+    fun = jax.value_and_grad(loss)
+    step = spmd.spmd_jit(fun, mesh=MESH, in_layouts=(P(), P(ALL)))
+    value, grad = step(w, X)
+    wanted, wanted_grad = jax.jit(fun)(w, X)
+    np.testing.assert_allclose(value, wanted, rtol=1e-5)
+    np.testing.assert_allclose(grad, wanted_grad, rtol=1e-4, atol=1e-5)
+    low = step.lower(w, X)
+    causes = [c.cause for c in low.collectives()]
+    assert low.comm_bytes() == sum(math.prod((c.bytes_per_device, c.trips)) for c in low.collectives())
+    assert any(CAUSE in x for x in causes) and any(CAUSE not in x for x in causes)
