@@ -13,7 +13,15 @@ from .dtensor import (
     relayout_like,
     unpack,
 )
-from .errors import ArgumentError, LayoutError, MeshError, ParseError, SpmdError, UnsupportedError
+from .errors import (
+    ArgumentError,
+    DeletedError,
+    LayoutError,
+    MeshError,
+    ParseError,
+    SpmdError,
+    UnsupportedError,
+)
 from .estimates import Cost, Memory
 from .frontend import from_stablehlo
 from .jit import spmd_jit
@@ -43,6 +51,7 @@ __all__ = [
     "Collective",
     "Compiled",
     "Cost",
+    "DeletedError",
     "Hardware",
     "Layout",
     "LayoutError",

@@ -15,6 +15,8 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import api_util as _api_util
+from jax._src import array as _array
 from jax._src import compiler as _compiler
 from jax._src import dispatch as _dispatch
 from jax._src import lib as _lib
@@ -33,6 +35,13 @@ Options = Mapping[str, Any]
 # XLA looks for nothing to partition in a program of replicas. Arrays of newer JAX can't be what that returns: they have the
 # executable's shape, which would be that of one shard.
 RUNS_REPLICAS = getattr(_lib, "jaxlib_extension_version", 495) < 495 or getattr(_lib, "ifrt_version", 71) < 71
+
+# Until then XLA for CPUs ends the process where an argument has been deleted, as one that was donated before.
+CHECKS_DELETED = not RUNS_REPLICAS
+
+# What a program raises whose result has what `jax_debug_nans` and `jax_debug_infs` look for; JAX itself catches it.
+InvalidValue: type[Exception] = getattr(_api_util, "InternalFloatingPointError", FloatingPointError)
+
 
 # What `compile_program` calls, and the arguments that it gives.
 _CALLED = {
@@ -194,7 +203,7 @@ def cpp_dispatch(
 
     if not hasattr(jax.jit(entry), "_cache_miss"):  # a JAX whose dispatcher looks different
         return entry
-    return _jax.pjit(
+    dispatch = _jax.pjit(
         name,
         entry,
         miss,
@@ -205,6 +214,14 @@ def cpp_dispatch(
         _pxla.cc_shard_arg,
         _jax.PjitFunctionCache(capacity=4096),
     )
+    return dispatch if CHECKS_DELETED else functools.partial(_call_unless_deleted, dispatch)
+
+
+def _call_unless_deleted(dispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    for x in jax.tree.leaves((args, kwargs)):
+        if type(x) is _array.ArrayImpl and x.is_deleted():
+            raise RuntimeError("an argument has been deleted")
+    return dispatch(*args, **kwargs)
 
 
 def compiled_miss(compiled: Any, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:
@@ -214,3 +231,8 @@ def compiled_miss(compiled: Any, leaves: Sequence[Any]) -> tuple[Any, Any, bool]
     compiled._call = compiled._call or compiled._executable.create_cpp_call(compiled._params)
     miss = getattr(compiled._call, "_cache_miss", None)
     return (compiled(*leaves), None, False) if miss is None else miss(*leaves)
+
+
+def invalid_value(error: Exception) -> str:
+    """What an InvalidValue tells, for people."""
+    return f"invalid value ({getattr(error, 'ty', 'nan or inf')})"

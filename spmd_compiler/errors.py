@@ -30,3 +30,7 @@ class ArgumentError(SpmdError, TypeError):
 
 class UnsupportedError(SpmdError, NotImplementedError):
     """A program that can't be partitioned, such as one that calls back to the host."""
+
+
+class DeletedError(SpmdError, RuntimeError):
+    """An argument that is no more: it was donated to an earlier call, or deleted."""

@@ -16,7 +16,7 @@ from .layout import Layout, is_layout_leaf
 from .lowered import Lowered
 from .mesh import Mesh
 from .passes.pipeline import Options
-from .placement import Placer, check_donations, mesh_of
+from .placement import Placer, check_deleted, check_donations, mesh_of
 from .signature import Call, Signature
 from .specialization import Specialization
 from .tracing import current_mesh
@@ -86,22 +86,27 @@ class SpmdFunction:
             raise ArgumentError(f"options must be a spmd.Options, not {type(options).__name__}")
         self._options = options or Options()
         self._placer = Placer(self._signature.fun_name)
-        self._made: dict[Any, Specialization] = {}
-        # JAX's dispatcher remembers a signature's executable and runs it without any Python of ours.
-        self._dispatch = compat_executables.cpp_dispatch(
-            self._signature.fun_name,
-            self._miss,
-            tuple(sorted(self._signature.static_nums)),
-            tuple(sorted(self._signature.static_names)),
-        )
+        self.clear_cache()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return self._dispatch(*args, **kwargs)
+        except compat_executables.InvalidValue as error:
+            what = compat_executables.invalid_value(error)
         except (ValueError, RuntimeError):
             call = self._signature.bind(args, kwargs)  # raises for statics without a hash
+            check_deleted(call.leaves, call.paths)
             check_donations(call.leaves, call.paths, call.donated)
             raise
+        self._find_invalid(args, kwargs)
+        raise FloatingPointError(f"{what} in the result of {self._signature.fun_name}, but not op by op")
+
+    def _find_invalid(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Runs the function op by op, as `jax.jit` does then: JAX raises where an op makes the invalid value. Not with arguments that
+        are donated, and gone."""
+        leaves = self._signature.bind(args, kwargs).leaves
+        if not any(isinstance(x, jax.Array) and x.is_deleted() for x in leaves):
+            self._fun(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
@@ -111,6 +116,22 @@ class SpmdFunction:
         call = self._signature.bind(args, kwargs)
         made, _ = self._specialize(call)
         return made.lowered()
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """The result's shapes and dtypes for arguments like these, without compiling."""
+        made, _ = self._specialize(self._signature.bind(args, kwargs))
+        return made.out_info
+
+    def clear_cache(self) -> None:
+        """Forgets what was compiled."""
+        self._made: dict[Any, Specialization] = {}
+        # JAX's dispatcher remembers a signature's executable and runs it without any Python of ours.
+        self._dispatch = compat_executables.cpp_dispatch(
+            self._signature.fun_name,
+            self._miss,
+            tuple(sorted(self._signature.static_nums)),
+            tuple(sorted(self._signature.static_names)),
+        )
 
     def _miss(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
         """A call with a signature that the dispatcher doesn't know."""

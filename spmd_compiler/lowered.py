@@ -17,7 +17,7 @@ from .layout import Layout
 from .partitioned import Partitioned
 from .passes.hardware import Hardware, find_hardware
 from .passes.report import Collective, collectives, explain
-from .placement import Placer
+from .placement import Placer, check_deleted
 from .signature import Call
 
 
@@ -44,6 +44,11 @@ class Lowered:
     def out_layouts(self) -> Any:
         """The layouts of the result, in its structure."""
         return jax.tree.unflatten(self._out_tree, self._public(self._partitioned.out_layouts))
+
+    @property
+    def out_info(self) -> Any:
+        """The result's shapes, dtypes and shardings, in its structure."""
+        return _out_info(self._partitioned, self._out_tree)
 
     def _public(self, layouts: Sequence[ir_layout.Layout]) -> list[Layout]:
         return [Layout.from_ir(x, self._partitioned.mesh) for x in layouts]
@@ -100,6 +105,11 @@ class Lowered:
         return Compiled(executable, part, self._arguments, self._quiet)
 
 
+def _out_info(partitioned: Partitioned, out_tree: Any) -> Any:
+    rows = zip(partitioned.outs, partitioned.out_shardings, strict=True)
+    return jax.tree.unflatten(out_tree, [struct.update(sharding=sharding) for struct, sharding in rows])
+
+
 class Compiled:
     """An executable. Call it with arguments like those it was lowered for; static ones are fixed, and left out."""
 
@@ -111,10 +121,17 @@ class Compiled:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Raises ArgumentError for arguments of another structure or type than it was lowered for."""
-        if not self._partitioned.is_wide:
-            return self._dispatch(*args, **kwargs)
-        with self._partitioned.precision():
-            return self._dispatch(*args, **kwargs)
+        try:
+            if not self._partitioned.is_wide:
+                return self._dispatch(*args, **kwargs)
+            with self._partitioned.precision():
+                return self._dispatch(*args, **kwargs)
+        except compat_executables.InvalidValue as error:
+            what = compat_executables.invalid_value(error)
+        except RuntimeError:
+            check_deleted(jax.tree.leaves((args, kwargs)), self._arguments.paths)
+            raise
+        raise FloatingPointError(f"{what} in the result of {self._partitioned.name}")
 
     def _miss(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
         """A call with arguments that the dispatcher doesn't know."""
@@ -162,3 +179,8 @@ class Compiled:
     def output_shardings(self) -> Any:
         """The shardings of the result, in its structure."""
         return self._executable.output_shardings
+
+    @property
+    def out_info(self) -> Any:
+        """The result's shapes, dtypes and shardings, in its structure."""
+        return _out_info(self._partitioned, self._executable.out_tree)

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AxisType, NamedSharding
 
 from . import compat
-from .errors import ArgumentError, LayoutError, MeshError
+from .errors import ArgumentError, DeletedError, LayoutError, MeshError
 from .ir import layout as ir_layout
 from .layout import Layout
 from .mesh import Mesh
@@ -127,6 +127,16 @@ def _spell(sharding: Any, rank: int) -> str:
     except LayoutError:
         where = f"on {_names(sharding.device_set)}"
     return f"{where} of {sharding.memory_kind}" if sharding.memory_kind not in (None, "device") else where
+
+
+def check_deleted(leaves: Sequence[Any], paths: Sequence[str]) -> None:
+    """Raises DeletedError where an argument is an array that has been deleted."""
+    for leaf, path in zip(leaves, paths, strict=True):
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+            raise DeletedError(
+                f"{path} has been deleted: it was donated to an earlier call, whose result takes its place, or its delete() "
+                "was called; don't donate what is needed again"
+            )
 
 
 def check_donations(leaves: Sequence[Any], paths: Sequence[str], donated: Sequence[int]) -> None:

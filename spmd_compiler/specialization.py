@@ -92,7 +92,8 @@ class Specialization:
         self._captured = compat.captured_tracers(traced)
         self.is_reusable = not self._captured
         program = Program(traced.jaxpr, signature.fun_name, None if self._captured else traced)
-        self._out_tree = jax.tree.structure(traced.out_info)
+        self.out_info = jax.tree.map(compat.struct_of, traced.out_info)
+        self._out_tree = jax.tree.structure(self.out_info)
         free: list[Wanted] = [None] * len(self._captured)
         self.request = Request(
             program,

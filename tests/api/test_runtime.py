@@ -59,6 +59,55 @@ def test_donation_frees_the_argument():
     np.testing.assert_array_equal(out, X * 2)
 
 
+def test_a_deleted_argument_is_an_error():
+    """XLA of JAX 0.10 ends the process, under `jax.jit` too."""
+    double = jit(lambda state: state * 2, in_layouts=P("a"), out_layouts=P("a"), donate_argnums=0)
+    compiled = jit(lambda state: state + 1, in_layouts=P("a")).lower(X).compile()
+    for _ in range(2):  # the second time the dispatcher knows it
+        x = put(X, "a")
+        compiled(x)
+        double(x)
+        for call in (double, compiled):
+            with pytest.raises(spmd.DeletedError, match="state has been deleted"):
+                call(x)
+    assert issubclass(spmd.DeletedError, RuntimeError)
+
+
+def test_invalid_values_are_found():
+    function = jit(lambda x: jnp.log(x) * 2, in_layouts=P("a"))
+    whole = jit(lambda x: x - x, in_layouts=P("a"), donate_argnums=0)
+    compiled = function.lower(X).compile()
+    function(X + 1)
+    with jax.debug_nans(True):
+        function(X + 1)
+        for _ in range(2):
+            with pytest.raises(FloatingPointError, match=r"\(nan\) encountered in log"):
+                function(-X - 1)
+            with pytest.raises(FloatingPointError, match=r"\(nan\) in the result of"):
+                compiled(-X - 1)
+            with pytest.raises(FloatingPointError, match="nan"):
+                whole(put(X + np.inf, "a"))  # the argument is gone
+
+
+def test_shapes_without_compiling_and_forgetting():
+    traced = []
+
+    def scaled(x, by):
+        traced.append(by)
+        return {"y": x * by}
+
+    f = jit(scaled, static_argnums=1, in_layouts=P("a"))
+    assert f.eval_shape(X, 2) == {"y": jax.ShapeDtypeStruct((8, 6), np.float32)}
+    f(X, 2)
+    assert traced == [2]
+    f.clear_cache()
+    f(X, 2)
+    assert traced == [2, 2]
+    lowered = f.lower(X, 2)
+    for info in (lowered.out_info, lowered.compile().out_info):
+        assert (info["y"].shape, info["y"].dtype, info["y"].sharding.spec) == ((8, 6), np.float32, P("a"))
+
+
 def test_lowering_without_data():
     lowered = jit(lambda x: x.sum(), in_layouts=P("a")).lower(jax.ShapeDtypeStruct((8, 6), np.float32))
     assert [c.kind for c in lowered.collectives()] == ["all_reduce"]
