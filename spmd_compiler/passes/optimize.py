@@ -41,6 +41,7 @@ from .split_sums import split_sums
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
 from .unit_dims import drop_unit_dims
+from .written_collectives import hoist_written
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class Optimize:
 
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
+        if hoist_written(module.main.body):
+            module = Simplify()(module)
         if keep_less(module.main.body):
             module = Simplify()(module)
         if slice_operands(module.main.body):

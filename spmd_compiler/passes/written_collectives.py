@@ -3,7 +3,8 @@
 `jax.lax.psum` inside `jax.shard_map` arrives with lists of device numbers. Where these are the groups of mesh axes the op becomes
 one like those that the compiler inserts: what sends the same is merged, what is small is combined, and all of it is counted. Where
 they are no such groups (`axis_index_groups` that no digits of device numbers tell apart, permutes of some devices only) it stays as
-it is written; `reach` tells roughly where it goes.
+it is written; `reach` tells roughly where it goes. What a loop repeats of what stays the same in it runs once, in front of the loop:
+XLA moves it there too, but doesn't see any more then that it may be there already.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ..ir.device_order import axes_of, decompose
-from ..ir.graph import Block, Op
+from ..ir.graph import Block, Op, Value
 from ..ir.groups import device_groups, listed_pairs, positions, shift_pairs
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, reducer_kind
+from ..ir.optable import COLLECTIVES, is_pure, reducer_kind
 
 CAUSE = "the program has it"
 Attrs = dict[str, Any]
@@ -27,6 +28,52 @@ def name_axes(block: Block, mesh: Mesh) -> None:
     for op in block.walk():
         if is_written(op) and _is_between_partitions(op) and (attrs := _named(op, mesh)):
             op.attrs, op.regions = {**attrs, "cause": CAUSE}, ()
+
+
+def hoist_written(block: Block) -> bool:
+    """Moves collectives that the program repeats on what a loop leaves as it is in front of the loop; whether there are any. Changes
+    a block that no one else holds, and the blocks inside."""
+    ops: list[Op] = []
+    found = False
+    for op in block.ops:
+        for region in op.regions:
+            found |= hoist_written(region)
+        if op.name == "while":
+            moved = _take_out(op)
+            found |= bool(moved)
+            ops += moved
+        ops.append(op)
+    block.ops[:] = ops
+    return found
+
+
+def _take_out(loop: Op) -> list[Op]:
+    """Removes them from a loop, and what makes their operands."""
+    body = loop.regions[1]
+    outside = {
+        arg: value
+        for arg, back, value in zip(body.args, body.returns, loop.operands, strict=True)
+        if back is arg
+    }
+    varying = {arg for arg in body.args if arg not in outside}
+    fixed: dict[Value, Op] = {}
+    for op in body.ops:
+        if op.regions or not is_pure(op) or not varying.isdisjoint(op.operands):
+            varying.update(op.results)
+        else:
+            fixed.update(dict.fromkeys(op.results, op))
+    waiting = [op for op in fixed.values() if op.name in COLLECTIVES and op.attrs.get("cause") == CAUSE]
+    moved: set[Op] = set()
+    while waiting:
+        op = waiting.pop()
+        if op not in moved:
+            moved.add(op)
+            waiting += [fixed[v] for v in op.operands if v in fixed]
+    out = [op for op in body.ops if op in moved]
+    for op in out:
+        op.operands = [outside.get(v, v) for v in op.operands]
+    body.ops[:] = [op for op in body.ops if op not in moved]
+    return out
 
 
 def is_written(op: Op) -> bool:

@@ -118,6 +118,23 @@ def test_as_other_collectives_they_are_merged_and_counted_by_trips():
     ]
 
 
+def test_what_a_loop_repeats_runs_once():
+    def fun(x):
+        def body(carry, _):
+            return carry + lax.psum(x * 2, "a") + lax.pmax(carry, "b"), lax.all_gather(
+                lax.psum(x * 2, "a")[0], "c"
+            )
+
+        return lax.scan(body, lax.psum(x * 2, "a"), None, length=4)
+
+    low = lowered(mapped(fun, out=(P(ALL), P(None, None, ALL))), X)
+    assert sorted(told(low)) == [
+        ("all_gather", ("c",), 2, 64, 1),
+        ("all_reduce", ("a",), 2, 512.0, 1),
+        ("all_reduce", ("b",), 2, 512.0, 4),
+    ]
+
+
 def test_sums_of_sums_are_one():
     low = lowered(mapped(lambda x: lax.psum(lax.psum(lax.psum(x, "c"), "a") * 2, "b")), X)
     assert told(low) == [("all_reduce", ("a", "c"), 4, 768.0, 1), ("all_reduce", ("b",), 2, 512.0, 1)]
