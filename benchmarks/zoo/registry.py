@@ -87,6 +87,11 @@ def hints_on(mesh: Mesh) -> Iterator[None]:
         _hint_mesh.pop()
 
 
+def hint_mesh() -> Mesh | None:
+    """The mesh that values are constrained to now."""
+    return _hint_mesh[-1] if _hint_mesh else None
+
+
 def hint(x: jax.Array, *spec: str | tuple[str, ...] | None) -> jax.Array:
     """A user's activation constraint; only the programs named `*_hint` have them."""
     if not _hint_mesh:
