@@ -40,6 +40,7 @@ from .split_reductions import split_reductions
 from .split_sums import split_sums
 from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
+from .uniform_sums import drop_uniform_sums
 from .unit_dims import drop_unit_dims
 from .written_collectives import hoist_written
 
@@ -60,7 +61,7 @@ class Optimize:
 
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
-        if hoist_written(module.main.body):
+        if hoist_written(module.main.body) | drop_uniform_sums(module.main.body, module.mesh):
             module = Simplify()(module)
         if keep_less(module.main.body):
             module = Simplify()(module)
