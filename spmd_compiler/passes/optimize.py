@@ -42,7 +42,7 @@ from .timeline import Timeline
 from .tpu_forms import rewrite_for_tpu
 from .uniform_sums import drop_uniform_sums
 from .unit_dims import drop_unit_dims
-from .written_collectives import hoist_written
+from .written_collectives import has_written, hoist_written
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,17 @@ class Optimize:
 
     def __call__(self, module: Module) -> Module:
         module = Simplify()(module)
-        if hoist_written(module.main.body) | drop_uniform_sums(module.main.body, module.mesh):
+        if has_written(module.main.body):
+            hoist_written(module.main.body)
+            drop_uniform_sums(module.main.body, module.mesh)
             module = Simplify()(module)
+            join_dims(module.main.body, module.mesh, REDUCES)
         if keep_less(module.main.body):
             module = Simplify()(module)
         if slice_operands(module.main.body):
             module = Simplify()(module)
         if exchange_first(module.main.body, module.mesh):
             module = Simplify()(module)
-        join_dims(module.main.body, module.mesh, REDUCES)
         compose_permutes(module.main.body, module.mesh)
         share_halos(module.main.body, module.mesh)
         join_barriers(module.main.body)

@@ -19,13 +19,13 @@ _OWN = SIDE_EFFECTS | {"partition_id", "replica_id"}  # differ from device to de
 _SAME = ("max", "min", "and", "or")  # kinds of reductions of equal values that make these again
 
 
-def drop_uniform_sums(block: Block, mesh: Mesh) -> bool:
-    """Changes the body of a `main` that no one else holds, whose arguments have layouts; whether there are such."""
+def drop_uniform_sums(block: Block, mesh: Mesh) -> None:
+    """Changes the body of a `main` that no one else holds, whose arguments have layouts."""
     found = _Uniform(mesh)
     for value in block.args:
         found.axes[value] = found.all if value.layout is None else _whole(value.layout.axes)
     found.block(block)
-    return _drop(block, mesh, found.axes)
+    _drop(block, mesh, found.axes)
 
 
 def _whole(axes: Iterable[str]) -> Axes:
@@ -52,22 +52,19 @@ class _Uniform(Varying):
         return over | _whole(op.attrs["axes"])
 
 
-def _drop(block: Block, mesh: Mesh, varying: dict[Value, Axes]) -> bool:
+def _drop(block: Block, mesh: Mesh, varying: dict[Value, Axes]) -> None:
     ops: list[Op] = []
-    found = False
     for op in block.ops:
         for region in op.regions:
-            found |= _drop(region, mesh, varying)
+            _drop(region, mesh, varying)
         if op.name == "all_reduce" and sends(op) and op.attrs["kind"] in ("sum", *_SAME):
             over = tuple(a for a in op.attrs["axes"] if parse_axis(a)[0] in varying[op.operands[0]])
             alike = all(varying[v] == varying[op.operands[0]] for v in op.operands)
             if alike and len(over) < len(op.attrs["axes"]):
                 ops += _smaller(op, over, mesh)
-                found = True
                 continue
         ops.append(op)
     block.ops[:] = ops
-    return found
 
 
 def _smaller(op: Op, over: tuple[str, ...], mesh: Mesh) -> list[Op]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..ir.graph import Block, Op, Value
+from .estimate import reads
 
 Axes = frozenset[str]
 NONE: Axes = frozenset()
@@ -29,7 +30,7 @@ class Varying:
             elif op.name in ("case", "if"):
                 self._branches(op)
             else:
-                over = self.of(op, NONE.union(*(axes.get(v, NONE) for v in op.operands)))
+                over = self.of(op, NONE.union(*(axes.get(v, NONE) for v in reads(op))))
                 axes.update(dict.fromkeys(op.results, over))
 
     def _loop(self, op: Op) -> None:

@@ -30,21 +30,22 @@ def name_axes(block: Block, mesh: Mesh) -> None:
             op.attrs, op.regions = {**attrs, "cause": CAUSE}, ()
 
 
-def hoist_written(block: Block) -> bool:
-    """Moves collectives that the program repeats on what a loop leaves as it is in front of the loop; whether there are any. Changes
-    a block that no one else holds, and the blocks inside."""
+def has_written(block: Block) -> bool:
+    """Whether there are any that `name_axes` found."""
+    return any(op.name in COLLECTIVES and op.attrs.get("cause") == CAUSE for op in block.walk())
+
+
+def hoist_written(block: Block) -> None:
+    """Moves collectives that the program repeats on what a loop leaves as it is in front of the loop. Changes a block that no one
+    else holds, and the blocks inside."""
     ops: list[Op] = []
-    found = False
     for op in block.ops:
         for region in op.regions:
-            found |= hoist_written(region)
+            hoist_written(region)
         if op.name == "while":
-            moved = _take_out(op)
-            found |= bool(moved)
-            ops += moved
+            ops += _take_out(op)
         ops.append(op)
     block.ops[:] = ops
-    return found
 
 
 def _take_out(loop: Op) -> list[Op]:
