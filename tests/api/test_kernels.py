@@ -117,6 +117,19 @@ def test_offloading(target):
     assert len(placed) == 2 and not any("tensor<16x" in line for line in placed)
 
 
+def test_orders_of_dims_in_memory_are_for_each_device():
+    from jax.experimental.layout import Layout as Order
+    from jax.experimental.layout import with_layout_constraint
+
+    step = spmd.spmd_jit(
+        lambda x: with_layout_constraint(x * 2, Order((1, 0))) + 1, mesh=MESH, in_layouts=P("a", "b")
+    )
+    np.testing.assert_allclose(step(X), X * 2 + 1)
+    lowered = step.lower(X)
+    assert lowered.explain() == "no collectives, no fallbacks"
+    assert "@LayoutConstraint" in lowered.stablehlo()
+
+
 def test_abstract_device_is_for_abstract_meshes():
     with pytest.raises(spmd.MeshError, match="abstract=True"):
         spmd.create_mesh([("a", 8)], abstract_device=DEVICES["tpu_custom_call"][0])

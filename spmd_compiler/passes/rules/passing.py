@@ -1,5 +1,6 @@
 """Ops that pass one value on, in whatever layout it has: optimization_barrier, what puts a value into another memory of its
-device (`jax.device_put` to a memory kind, offloading policies of `jax.checkpoint`), and the borders of manual regions.
+device (`jax.device_put` to a memory kind, offloading policies of `jax.checkpoint`) or says in which order its dims lie there
+(`with_layout_constraint`), and the borders of manual regions.
 
 Such an op has no factors: any layout serves, and the one on its one side follows from that on the other.
 """
@@ -15,6 +16,11 @@ from ...ir.types import TensorType, Type
 from ..assignment import Costs
 from ..builder import Builder
 from .base import Choice, In, Out, Rule, with_axis, with_turned, without_axis
+
+
+def keeps_values(op: Op) -> bool:
+    """Whether a custom call is a constraint on how XLA lays out a device's part of a value."""
+    return op.attrs.get("call_target_name") == "LayoutConstraint"
 
 
 class PassingRule(Rule):

@@ -90,7 +90,7 @@ def _make(op: Op, scalars: Scalars) -> Rule:
         return batched.batched_call(op)
     if op.name == "custom_call" and approx_top_k.is_approx_top_k(op):
         return approx_top_k.approx_top_k(op)
-    if op.name == "custom_call" and is_placement(op):
+    if op.name == "custom_call" and (is_placement(op) or passing.keeps_values(op)):
         return passing.PassingRule()
     make = TABLE.get(op.name)
     if make is None:
