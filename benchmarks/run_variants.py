@@ -23,6 +23,7 @@ from rich.console import Console
 
 from benchmarks import compare, variants
 from benchmarks.more import OF
+from benchmarks.more.registry import MANUAL
 from benchmarks.targets import CPU, add_target, compiled_for, results_of, sweep_of
 from benchmarks.workers import PARTS, ROOT, Rows, run_beside_rivals
 
@@ -67,7 +68,8 @@ def main() -> int:
 def _every(options: argparse.Namespace) -> list[str]:
     """The variants that are asked for."""
     pattern = options.only if "~" in options.only else options.only + "~*"
-    return fnmatch.filter(variants.names(options.limit, OF[options.of]), pattern)
+    cases = [name for name, case in OF[options.of].items() if case.group != MANUAL]
+    return fnmatch.filter(variants.names(options.limit, cases), pattern)
 
 
 def _on_chips(names: list[str], options: argparse.Namespace) -> list[str]:

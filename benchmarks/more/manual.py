@@ -6,6 +6,7 @@ On one device, where the results to compare with come from, the same bodies run 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,9 +18,12 @@ from jax.sharding import PartitionSpec as P
 from benchmarks.zoo.common import W, sgd_step
 from benchmarks.zoo.registry import hint_mesh
 
-from .registry import ABC, Axes, program
+from . import registry
+from .registry import ABC, MANUAL, Axes
 
-D8, S8, E8, M8 = [("data", 8)], [("seq", 8)], [("expert", 8)], [("model", 8)]
+program = partial(registry.program, group=MANUAL)
+
+D8, E8 = [("data", 8)], [("expert", 8)]
 DM = [("data", 2), ("model", 4)]
 DS = [("data", 2), ("seq", 4)]
 DE = [("data", 2), ("expert", 4)]

@@ -11,11 +11,12 @@ from benchmarks.zoo.registry import Built, Case, case
 MORE: dict[str, Case] = {}
 Axes = Sequence[tuple[str, int]]
 ABC = [("a", 2), ("b", 2), ("c", 2)]
+MANUAL = "manual"  # the group of programs that know their mesh: they have no variants on others
 
 
-def more(name: str, mesh: Axes) -> Callable:
+def more(name: str, mesh: Axes, group: str = "more") -> Callable:
     """Enters a function `mesh sizes -> Built`."""
-    return case(name, mesh, "more", table=MORE)
+    return case(name, mesh, group, table=MORE)
 
 
 def program(
@@ -26,9 +27,10 @@ def program(
     specs: tuple,
     outs: Any = None,
     tol: float = 2e-4,
+    group: str = "more",
 ) -> None:
     """Enters a program by its function, what makes its arguments of random numbers, and its layouts."""
-    more(name, mesh)(lambda m: Built(fn, args(rng()), specs, outs, tol=tol))
+    more(name, mesh, group)(lambda m: Built(fn, args(rng()), specs, outs, tol=tol))
 
 
 def shifted(name: str, mesh: Axes, source: Any, target: Any, shape=(1024, 1024), fn=None) -> None:
