@@ -17,6 +17,7 @@ from typing import NamedTuple, cast
 
 from ..ir.graph import Block, Op, Value
 from ..ir.mesh import Mesh
+from ..ir.optable import sends
 from ..ir.types import TensorType
 from .builder import Builder
 from .estimate import inner_bytes, last_reads, live_bytes, reads
@@ -96,7 +97,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
             yield _Change(sent, saved, make)
     made = {v: x for x in block.ops[:place] for v in x.results}
     for scatter in block.ops[place + 1 :]:
-        if scatter.name != "reduce_scatter":
+        if scatter.name != "reduce_scatter" or not sends(scatter):
             continue
         term = scatter.operands[0]
         if term in made and len(readers[term]) == 1 and term not in block.returns and term not in moved:
@@ -112,7 +113,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
 def _gathered(block: Block, readers: dict[Value, list[int]], place: int) -> Iterator[list[Op]]:
     """Gathers in front of a place, with the local ops behind each that alone use it, whose results are live there."""
     for op in block.ops[:place]:
-        if op.name != "all_gather":
+        if op.name != "all_gather" or not sends(op):
             continue
         chain = [op]
         while True:

@@ -56,7 +56,7 @@ def sums_stacked_in(
         if update is None or update.operands[0] is not arg or len(users) != 1:
             continue
         (scatter,) = users
-        if scatter.name != "reduce_scatter" or scatter.attrs["kind"] != "sum":
+        if scatter.name != "reduce_scatter" or scatter.attrs.get("kind") != "sum":
             continue
         dim = scatter.attrs["dim"]
         alone = inside.count(arg) == inside.count(body.returns[k]) == 1 and condition.args[k] not in tested

@@ -102,6 +102,35 @@ def test_groups_within_an_axis(groups, axes):
     assert ["axes" in op.attrs for op in named] == [axes != ("d",)]
 
 
+ODD = [[0, 3], [1, 2], [4, 7], [5, 6]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [spmd.Options(memory_limit=5000), spmd.Options(hardware="tpu-v5p", collective_matmul=True)],
+    ids=["memory", "rings"],
+)
+def test_groups_of_no_axes_stay_as_they_are(options):
+    def fun(x):
+        within = {"axis_index_groups": ODD, "tiled": True}
+        wide = lax.all_gather(x, "d", axis=1, **within)
+        sums = lax.psum_scatter(wide @ wide.T, "d", scatter_dimension=1, **within)
+        return (
+            sums
+            + lax.all_to_all(x[:, :4], "d", 0, 1, **within).sum()
+            + lax.psum(x > 0, "d", axis_index_groups=ODD)[:, :4]
+        )
+
+    low = lowered(mapped(fun, mesh=LINE), X, mesh=LINE, options=options)
+    assert sorted((kind, axes, n) for kind, axes, n, *_ in told(low)) == [
+        ("all_gather", ("d",), 2),
+        ("all_reduce", ("d",), 2),
+        ("all_to_all", ("d",), 2),
+        ("reduce_scatter", ("d",), 2),
+    ]
+    assert low.cost("tpu-v5p").comm_seconds > 0
+
+
 def test_as_other_collectives_they_are_merged_and_counted_by_trips():
     def fun(x):
         def body(carry, _):
