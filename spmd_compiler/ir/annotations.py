@@ -13,7 +13,7 @@ from .scanner import Scanner
 
 _GROUP_MESH = re.compile(r'<mesh = @(?:"([^"]*)"|([\w.$-]+)),')
 _GROUP_AXIS = re.compile(r'axis_ref<name = "([^"]*)"(?:, sub_axis_info = (\(\d+\)\d+))?>')
-_MESH_AXIS = re.compile(r'mesh_axis<name = "([^"]*)", size = (\d+)>')
+_MESH_AXIS = re.compile(r'<name = "([^"]*)", size = (\d+)>')
 
 
 class MeshText(NamedTuple):

@@ -181,7 +181,7 @@ class _Annotator:
     def _listed(self, text: str, where: str) -> tuple[tuple[int, ...], ...]:
         """Groups of devices over axes of a mesh as lists: as the program has them on other versions of JAX."""
         mesh, names = parse_group_axes(text)
-        axes = self.resolver.axes(names, mesh, where)
+        axes = None if "device_ids" in text else self.resolver.axes(names, mesh, where)
         if axes is None:
             raise UnsupportedError(f"{where}: {self.resolver.mesh} has no such groups of devices as {text}")
         return tuple(map(tuple, device_groups(self.resolver.mesh, axes).tolist()))

@@ -86,17 +86,18 @@ def reach(op: Op, mesh: Mesh) -> tuple[tuple[str, ...], int]:
     """The axes along which the devices differ that a collective lets talk to each other, and how many those are."""
     if not is_written(op):
         return tuple(op.attrs["axes"]), mesh.axes_size(op.attrs["axes"])
-    groups = _groups(op)
-    groups = groups[
-        (groups >= 0).all(1)
-    ]  # those that are as large as the largest; others are filled up with -1
+    groups = _groups(op, mesh)
+    groups = groups[(groups >= 0).all(1)]  # of smaller ones some are -1
     along = tuple(a for a, _ in mesh.axes if (np.ptp(positions(mesh, (a,))[groups], axis=1) > 0).any())
     return along, groups.shape[1]
 
 
-def _groups(op: Op) -> np.ndarray:
-    key = "source_target_pairs" if op.name == "collective_permute" else "replica_groups"
-    return np.asarray(op.attrs[key])
+def _groups(op: Op, mesh: Mesh) -> np.ndarray:
+    """int64[groups, size], or int64[pairs, 2] of a permute."""
+    if op.name == "collective_permute":
+        return np.reshape(op.attrs["source_target_pairs"], (-1, 2)).astype(np.int64)
+    groups = np.asarray(op.attrs["replica_groups"], np.int64)
+    return groups if groups.size else np.arange(mesh.size)[None]
 
 
 def _is_between_partitions(op: Op) -> bool:
@@ -107,13 +108,13 @@ def _is_between_partitions(op: Op) -> bool:
 def _named(op: Op, mesh: Mesh) -> Attrs | None:
     """The attributes of the same collective over axes, or None."""
     if op.name == "collective_permute":
-        return _permute(_groups(op), mesh)
+        return _permute(_groups(op, mesh), mesh)
     kind = None
     if op.name in ("all_reduce", "reduce_scatter"):
         kind = reducer_kind(op.regions[0])
         if kind is None:
             return None
-    groups = _groups(op)
+    groups = _groups(op, mesh)
     if op.name == "all_reduce":
         groups = np.sort(groups, axis=1)  # who is first doesn't matter
     groups = groups[np.argsort(groups[:, 0])]

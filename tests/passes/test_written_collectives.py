@@ -211,3 +211,48 @@ def test_beside_the_compilers():
     causes = [c.cause for c in low.collectives()]
     assert low.comm_bytes() == sum(math.prod((c.bytes_per_device, c.trips)) for c in low.collectives())
     assert any(CAUSE in x for x in causes) and any(CAUSE not in x for x in causes)
+
+
+REGION = """
+  module @m attributes {mhlo.num_partitions = 8 : i32} {
+    sdy.mesh @mesh = <["a"=2, "b"=2, "c"=2]>
+    func.func @main(%0: tensor<64x16xf32>) -> tensor<64x16xf32> {
+      %1 = sdy.manual_computation(%0) in_shardings=[<@mesh, [{"a", "b", "c"}, {}]>]
+          out_shardings=[<@mesh, [{"a", "b", "c"}, {}]>] manual_axes={"a", "b", "c"} (%2: tensor<8x16xf32>) {
+        %3 = "stablehlo.all_reduce"(%2) <{channel_handle = #stablehlo.channel_handle<handle = 1, type = 1>,
+            replica_groups = GROUPS}> ({
+        ^bb0(%4: tensor<f32>, %5: tensor<f32>):
+          %6 = stablehlo.add %4, %5 : tensor<f32>
+          stablehlo.return %6 : tensor<f32>
+        }) : (tensor<8x16xf32>) -> tensor<8x16xf32>
+        %7 = "stablehlo.collective_permute"(%3) <{channel_handle = #stablehlo.channel_handle<handle = 2, type = 1>,
+            source_target_pairs = dense<> : tensor<0x2xi64>}> : (tensor<8x16xf32>) -> tensor<8x16xf32>
+        %8 = stablehlo.add %3, %7 : tensor<8x16xf32>
+        sdy.return %8 : tensor<8x16xf32>
+      } : (tensor<64x16xf32>) -> tensor<64x16xf32>
+      return %1 : tensor<64x16xf32>
+    }
+  }
+"""
+BY_AXES = "#stablehlo.replica_group_mesh_axes<mesh = {}, axes = [{}]>"
+OWN_MESH = '#stablehlo.mesh<axes = [#stablehlo.mesh_axis<name = "x", size = 4>, #stablehlo.mesh_axis<name = "y", size = 2>]>'
+
+
+@pytest.mark.parametrize(
+    "groups, axes",
+    [
+        ("dense<> : tensor<0x0xi64>", ALL),
+        ("dense<[[0, 2], [1, 3], [4, 6], [5, 7]]> : tensor<4x2xi64>", ("b",)),
+        (
+            BY_AXES.format("@mesh", '#stablehlo.axis_ref<name = "c">, #stablehlo.axis_ref<name = "a">'),
+            ("a", "c"),
+        ),
+        (BY_AXES.format(OWN_MESH, '#stablehlo.axis_ref<name = "x", sub_axis_info = (1)2>'), ("a",)),
+        (BY_AXES.format(OWN_MESH, '#stablehlo.axis_ref<name = "x">'), ("a", "b")),
+    ],
+)
+def test_groups_in_every_form(groups, axes):
+    """A permute without pairs sends nothing."""
+    n = 2 ** len(axes)
+    low = spmd.from_stablehlo(REGION.replace("GROUPS", groups))
+    assert told(low) == [("all_reduce", axes, n, 512 * 2 * (n - 1) / n, 1)]
