@@ -150,7 +150,7 @@ class _Annotator:
             elif name in _IDENTITIES:
                 alias[op.results[0]] = op.operands[0]
             elif name == "sdy.sharding_group":
-                continue
+                self.resolver.notes[f"{op.loc}: values of a sharding group may get different layouts"] = None
             else:
                 self._plain(op, manual)
                 ops.append(op)
