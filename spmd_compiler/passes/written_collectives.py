@@ -3,7 +3,7 @@
 `jax.lax.psum` inside `jax.shard_map` arrives with lists of device numbers. Where these are the groups of mesh axes the op becomes
 one like those that the compiler inserts: what sends the same is merged, what is small is combined, and all of it is counted. Where
 they are no such groups (`axis_index_groups` that no digits of device numbers tell apart, permutes of some devices only) it stays as
-it is written; `reach` tells roughly where it goes. What a loop repeats of what stays the same in it runs once, in front of the loop:
+it is written; `reach` tells roughly where it goes. `jax.lax.axis_index`, a digit of the device's number, becomes `axis_index`. What a loop repeats of what stays the same in it runs once, in front of the loop:
 XLA moves it there too, but doesn't see any more then that it may be there already.
 """
 
@@ -13,21 +13,52 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.device_order import axes_of, decompose
+from ..ir.device_order import Atom, axes_of, decompose
 from ..ir.graph import Block, Op, Value
 from ..ir.groups import device_groups, listed_pairs, positions, shift_pairs
 from ..ir.mesh import Mesh
 from ..ir.optable import COLLECTIVES, is_pure, reducer_kind
+from ..ir.types import TensorType
 
 CAUSE = "the program has it"
 Attrs = dict[str, Any]
+_INDEX = TensorType((), "i32")
+_NUMBERS = _INDEX, TensorType((), "u32")
 
 
 def name_axes(block: Block, mesh: Mesh) -> None:
     """Gives the collectives in a block that no one else holds, and in the blocks inside, their axes, where they have such."""
+    _name_positions(block, mesh)
     for op in block.walk():
         if is_written(op) and _is_between_partitions(op) and (attrs := _named(op, mesh)):
             op.attrs, op.regions = {**attrs, "cause": CAUSE}, ()
+
+
+def _name_positions(block: Block, mesh: Mesh) -> None:
+    """Makes `axis_index` ops of what converts digits of the device's number."""
+    numbers: dict[Value, int] = {}
+    digits: dict[
+        Value, Atom
+    ] = {}  # what the device's number is divided by, and of that the remainder by what, or 0
+    for op in block.walk():
+        if len(op.results) != 1 or op.results[0].type not in _NUMBERS:
+            continue
+        (made,), source = op.results, op.operands[0] if op.operands else None
+        if op.name == "constant":
+            numbers[made] = int(op.attrs["value"].array)
+        elif op.name == "partition_id":
+            digits[made] = 1, 0
+        elif source in digits:
+            stride, size = digits[source]
+            by = numbers.get(op.operands[-1], 0)
+            if op.name == "divide" and by and not size:
+                digits[made] = stride * by, 0
+            elif op.name == "remainder" and by and not size:
+                digits[made] = stride, by
+            elif op.name == "convert" and size and made.type is _INDEX:
+                axes = axes_of([(stride, size)], mesh)
+                if axes is not None:
+                    op.name, op.operands, op.attrs = "axis_index", [], {"axes": axes}
 
 
 def has_written(block: Block) -> bool:

@@ -61,7 +61,7 @@ def uneven_turns(x):
     """Devices leave the loop at different times."""
     turns = lax.axis_index("b")
     out = lax.while_loop(lambda c: c[0] < turns, lambda c: (c[0] + 1, c[1] * 2), (0, jnp.float32(1)))[1]
-    return (lax.psum(out, "b"),)
+    return (lax.psum(out, "b"), lax.psum(out, "a"))
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,7 @@ def uneven_turns(x):
         (lambda x: lax.pmax(lax.all_gather(x, "a").sum(), ("a", "b")), [(("a",), 1), (("b",), 1)]),
         (lambda x: lax.psum(lax.all_gather(x, ("a", "b")).sum(), "b"), [(("a", "b"), 1)]),
         (lambda x: lax.psum(lax.ppermute(jnp.float32(2), "b", [(0, 1)]), "b"), [(("b",), 1)] * 2),
+        (lambda x: lax.psum(lax.axis_index("a"), "b").astype(jnp.float32), []),
         (lambda x: lax.psum(jnp.int8(100), ("a", "b")).astype(jnp.float32), []),
         (carried, [(("b",), 1)]),
         (mixed, [(("b",), 3)]),

@@ -102,6 +102,26 @@ def test_groups_within_an_axis(groups, axes):
     assert ["axes" in op.attrs for op in named] == [axes != ("d",)]
 
 
+@pytest.mark.parametrize("manual", [("a",), ("b", "c"), ALL], ids="".join)
+def test_positions_are_those_on_axes(manual):
+    def fun(x):
+        within = jax.shard_map(
+            lambda x: (
+                x + sum(10**i * lax.axis_index(a) for i, a in enumerate(manual)) + lax.axis_index(manual)
+            ),
+            mesh=MESH.to_jax(),
+            in_specs=P(manual),
+            out_specs=P(manual),
+            axis_names=set(manual),
+        )
+        return within(x)
+
+    low = lowered(fun, X)
+    ops = list(low.stages["optimize"].walk())
+    assert {op.attrs["axes"] for op in ops if op.name == "axis_index"} == {(a,) for a in manual}
+    assert not any(op.name == "partition_id" for op in ops)
+
+
 ODD = [[0, 3], [1, 2], [4, 7], [5, 6]]
 
 
