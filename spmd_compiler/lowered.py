@@ -129,7 +129,9 @@ class Compiled:
         except compat_executables.InvalidValue as error:
             what = compat_executables.invalid_value(error)
         except RuntimeError:
-            check_deleted(jax.tree.leaves((args, kwargs)), self._arguments.paths)
+            leaves = jax.tree.leaves((args, kwargs))
+            if len(leaves) == len(self._arguments.paths):
+                check_deleted(leaves, self._arguments.paths)
             raise
         raise FloatingPointError(f"{what} in the result of {self._partitioned.name}")
 

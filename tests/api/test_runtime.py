@@ -71,6 +71,14 @@ def test_a_deleted_argument_is_an_error():
             with pytest.raises(spmd.DeletedError, match="state has been deleted"):
                 call(x)
     assert issubclass(spmd.DeletedError, RuntimeError)
+    split = jit(lambda key: jax.random.split(key)[0], donate_argnums=0)
+    for seed in range(2):
+        key = jax.device_put(jax.random.key(seed), NamedSharding(MESH.to_jax(), P()))
+        split(key)
+        with pytest.raises(spmd.DeletedError, match="key has been deleted"):
+            split(key)
+    with pytest.raises((spmd.ArgumentError, RuntimeError)):
+        compiled(x, x)
 
 
 def test_invalid_values_are_found():
