@@ -18,7 +18,9 @@ from .written_collectives import CAUSE, reach
 @dataclass(frozen=True)
 class Collective:
     """kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "collective_permute"; axes: the mesh axes it
-    runs over; bytes_per_device: bytes sent once (ring model); trips: how often it runs; source: `file:line`."""
+    runs over, or where the program has it with groups that are no axes', those along which its devices differ;
+    group_size: how many devices take part together; bytes_per_device: bytes sent once (ring model); trips: how often it runs;
+    source: `file:line`."""
 
     kind: str
     axes: tuple[str, ...]
