@@ -25,7 +25,7 @@ def join_dims(block: Block, mesh: Mesh, names: Collection[str] = BOTH, alone: bo
     for op in block.ops:
         for region in op.regions:
             join_dims(region, mesh, names, alone)
-    chains = _chains(block, names)
+    chains = _chains(block, mesh, names)
     if alone:
         chains = _with_same_partners(block, chains)
     instead = {op: [] for chain in chains for op in chain[:-1]}
@@ -39,7 +39,7 @@ def join_dims(block: Block, mesh: Mesh, names: Collection[str] = BOTH, alone: bo
         block.ops[:] = [new for op in block.ops for new in instead.get(op, (op,))]
 
 
-def _chains(block: Block, names: Collection[str]) -> list[Chain]:
+def _chains(block: Block, mesh: Mesh, names: Collection[str]) -> list[Chain]:
     """Two or more such collectives of one kind, each of which alone reads what the one before it makes."""
     used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
     ends: dict[Value, list[Op]] = {}
@@ -48,12 +48,18 @@ def _chains(block: Block, names: Collection[str]) -> list[Chain]:
             continue
         chain = ends.get(op.operands[0], []) if used[op.operands[0]] == 1 else []
         alike = chain and (chain[0].name, chain[0].attrs.get("kind")) == (op.name, op.attrs.get("kind"))
-        if alike and {*op.attrs["axes"]}.isdisjoint(a for before in chain for a in before.attrs["axes"]):
+        if alike and not any(_overlap(mesh, op, before) for before in chain):
             del ends[op.operands[0]]
             ends[op.results[0]] = [*chain, op]
         else:
             ends[op.results[0]] = [op]
     return [chain for chain in ends.values() if len(chain) > 1]
+
+
+def _overlap(mesh: Mesh, op: Op, other: Op) -> bool:
+    """Whether they run over pieces of the same digits of the devices' numbers."""
+    pieces = [[mesh.stride_and_size(a) for a in x.attrs["axes"]] for x in (op, other)]
+    return any(max(s, t) < min(s * n, t * m) for s, n in pieces[0] for t, m in pieces[1])
 
 
 def _with_same_partners(block: Block, chains: list[Chain]) -> list[Chain]:

@@ -167,6 +167,27 @@ def test_as_other_collectives_they_are_merged_and_counted_by_trips():
     ]
 
 
+PAIRS, FOURS = [[0, 1], [2, 3], [4, 5], [6, 7]], [[0, 1, 2, 3], [4, 5, 6, 7]]
+FAR, EVERY_OTHER = [[0, 4], [1, 5], [2, 6], [3, 7]], [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+@pytest.mark.parametrize("first", [None, PAIRS, FOURS, FAR, EVERY_OTHER])
+@pytest.mark.parametrize("second", [None, PAIRS, FOURS, FAR, EVERY_OTHER])
+@pytest.mark.parametrize("kind", ["psum", "all_gather"])
+def test_groups_of_groups_that_overlap(kind, first, second):
+    """Sums of sums are one over other digits of the devices' numbers only."""
+
+    def fun(x):
+        for groups in (first, second):
+            if kind == "psum":
+                x = lax.psum(x, "d", axis_index_groups=groups)
+            else:
+                x = lax.all_gather(x, "d", axis=1, tiled=True, axis_index_groups=groups)
+        return x
+
+    lowered(mapped(fun, mesh=LINE), X, mesh=LINE)
+
+
 def test_what_a_loop_repeats_runs_once():
     def fun(x):
         def body(carry, _):
