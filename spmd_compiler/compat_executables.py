@@ -216,16 +216,20 @@ def cpp_dispatch(
     return dispatch if CHECKS_DELETED else functools.partial(_call_unless_deleted, dispatch)
 
 
+def _call_unless_deleted(dispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if any(map(is_deleted, jax.tree.leaves((args, kwargs)))):
+        raise RuntimeError("an argument has been deleted")
+    return dispatch(*args, **kwargs)
+
+
+def is_deleted(x: Any) -> bool:
+    """Whether an argument is an array that is no more."""
+    return _is_of_arrays(type(x)) and x.is_deleted()
+
+
 @functools.cache  # to ask for each argument takes five times as long
 def _is_of_arrays(type: type) -> bool:
     return issubclass(type, jax.Array) and not issubclass(type, jax.core.Tracer)
-
-
-def _call_unless_deleted(dispatch: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    for x in jax.tree.leaves((args, kwargs)):
-        if _is_of_arrays(type(x)) and x.is_deleted():
-            raise RuntimeError("an argument has been deleted")
-    return dispatch(*args, **kwargs)
 
 
 def compiled_miss(compiled: Any, leaves: Sequence[Any]) -> tuple[Any, Any, bool]:

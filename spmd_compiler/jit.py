@@ -104,8 +104,7 @@ class SpmdFunction:
     def _find_invalid(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Runs the function op by op, as `jax.jit` does then: JAX raises where an op makes the invalid value. Not with arguments that
         are donated, and gone."""
-        leaves = self._signature.bind(args, kwargs).leaves
-        if not any(isinstance(x, jax.Array) and x.is_deleted() for x in leaves):
+        if not any(map(compat_executables.is_deleted, jax.tree.leaves((args, kwargs)))):
             self._fun(*args, **kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, NamedSharding
 
-from . import compat
+from . import compat, compat_executables
 from .errors import ArgumentError, DeletedError, LayoutError, MeshError
 from .ir import layout as ir_layout
 from .layout import Layout
@@ -132,7 +132,7 @@ def _spell(sharding: Any, rank: int) -> str:
 def check_deleted(leaves: Sequence[Any], paths: Sequence[str]) -> None:
     """Raises DeletedError where an argument is an array that has been deleted."""
     for leaf, path in zip(leaves, paths, strict=True):
-        if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) and leaf.is_deleted():
+        if compat_executables.is_deleted(leaf):
             raise DeletedError(
                 f"{path} has been deleted: it was donated to an earlier call, whose result takes its place, or its delete() "
                 "was called; don't donate what is needed again"

@@ -148,7 +148,7 @@ _TP = ([P(None, "model"), P("model")], P("data"), P("data"))
 program(
     "manual_dp_auto_tp",
     DM,
-    on_each(lambda p, x, y: dp_step(p, x, y), DM, (P(), P("data"), P("data")), P(), ["data"]),
+    on_each(dp_step, DM, (P(), P("data"), P("data")), P(), ["data"]),
     batch,
     _TP,
     [P(None, "model"), P("model")],

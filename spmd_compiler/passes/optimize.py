@@ -3,8 +3,9 @@ collectives that can run together are combined, large ones unless the hardware m
 those of one value along several dims are joined; matrix products that wait for large ones become rings. Loops end on each
 device by itself where they may, and put together slices of what is gathered; arguments are exchanged before they are computed
 with, permutes of permutes become one, what several have in common is sent once, and what is much is sliced before it is
-gathered; starts of slices that XLA would misread are clamped, windows cropped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered so that
-they run while collectives do."""
+gathered; what the program repeats of its own collectives runs once; starts of slices that XLA would misread are clamped,
+windows cropped, reductions that it lacks written otherwise, collectives written as the TPU's compiler keeps them, and ops ordered
+so that they run while collectives do."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping
 
 from ..ir.graph import Block, Op, Value
+from ..ir.optable import sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType
 from .builder import is_zeros
@@ -56,7 +57,7 @@ def sums_stacked_in(
         if update is None or update.operands[0] is not arg or len(users) != 1:
             continue
         (scatter,) = users
-        if scatter.name != "reduce_scatter" or scatter.attrs.get("kind") != "sum":
+        if scatter.name != "reduce_scatter" or not sends(scatter) or scatter.attrs["kind"] != "sum":
             continue
         dim = scatter.attrs["dim"]
         alone = inside.count(arg) == inside.count(body.returns[k]) == 1 and condition.args[k] not in tested

@@ -3,8 +3,9 @@
 `jax.lax.psum` inside `jax.shard_map` arrives with lists of device numbers. Where these are the groups of mesh axes the op becomes
 one like those that the compiler inserts: what sends the same is merged, what is small is combined, and all of it is counted. Where
 they are no such groups (`axis_index_groups` that no digits of device numbers tell apart, permutes of some devices only) it stays as
-it is written; `reach` tells roughly where it goes. `jax.lax.axis_index`, a digit of the device's number, becomes `axis_index`. What a loop repeats of what stays the same in it runs once, in front of the loop:
-XLA moves it there too, but doesn't see any more then that it may be there already.
+it is written; `reach` tells roughly where it goes. `jax.lax.axis_index`, a digit of the device's number, becomes `axis_index`. What
+a loop repeats of what stays the same in it runs once, in front of the loop: XLA moves it there too, but doesn't see any more then
+that it may be there already.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ def name_axes(block: Block, mesh: Mesh) -> None:
 def _name_positions(block: Block, mesh: Mesh) -> None:
     """Makes `axis_index` ops of what converts digits of the device's number."""
     numbers: dict[Value, int] = {}
-    digits: dict[
-        Value, Atom
-    ] = {}  # what the device's number is divided by, and of that the remainder by what, or 0
+    # what the device's number is divided by, and the remainder of that by what, or 0
+    digits: dict[Value, Atom] = {}
     for op in block.walk():
         if len(op.results) != 1 or op.results[0].type not in _NUMBERS:
             continue
@@ -63,7 +63,7 @@ def _name_positions(block: Block, mesh: Mesh) -> None:
 
 def has_written(block: Block) -> bool:
     """Whether there are any that `name_axes` found."""
-    return any(op.name in COLLECTIVES and op.attrs.get("cause") == CAUSE for op in block.walk())
+    return any(map(_was_written, block.walk()))
 
 
 def hoist_written(block: Block) -> None:
@@ -94,7 +94,7 @@ def _take_out(loop: Op) -> list[Op]:
             varying.update(op.results)
         else:
             fixed.update(dict.fromkeys(op.results, op))
-    waiting = [op for op in fixed.values() if op.name in COLLECTIVES and op.attrs.get("cause") == CAUSE]
+    waiting = [op for op in fixed.values() if _was_written(op)]
     moved: set[Op] = set()
     while waiting:
         op = waiting.pop()
@@ -106,6 +106,11 @@ def _take_out(loop: Op) -> list[Op]:
         op.operands = [outside.get(v, v) for v in op.operands]
     body.ops[:] = [op for op in body.ops if op not in moved]
     return out
+
+
+def _was_written(op: Op) -> bool:
+    """Whether `name_axes` gave an op its axes."""
+    return op.name in COLLECTIVES and op.attrs.get("cause") == CAUSE
 
 
 def is_written(op: Op) -> bool:
