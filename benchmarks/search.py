@@ -31,13 +31,13 @@ from benchmarks.deep import DEEP  # noqa: E402
 from benchmarks.zoo_compile import mesh_of, partitioned, placed  # noqa: E402
 from spmd_compiler import ir  # noqa: E402
 from spmd_compiler.ir.graph import Module  # noqa: E402
-from spmd_compiler.passes.engine import Engine  # noqa: E402
 from spmd_compiler.passes.estimate import peak_bytes  # noqa: E402
-from spmd_compiler.passes.exact import solve  # noqa: E402
 from spmd_compiler.passes.manager import Pass, no_cycle_collection  # noqa: E402
 from spmd_compiler.passes.pipeline import Options, compile_module  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
 from spmd_compiler.passes.report import collectives  # noqa: E402
+from spmd_compiler.passes.search.engine import Engine  # noqa: E402
+from spmd_compiler.passes.search.exact import solve  # noqa: E402
 
 TIMES = 3  # that the default search is timed, of which the least counts: the machines are shared
 CHEAPER = 0.01  # from which part of the cost on the programs themselves are compared

@@ -21,7 +21,7 @@ from .lowered import Lowered
 from .mesh import Mesh
 from .partitioned import Partitioned
 from .passes.annotate import Annotate
-from .passes.boundary_tokens import drop_boundary_tokens
+from .passes.annotations.boundary_tokens import drop_boundary_tokens
 from .passes.pipeline import Options, compile_module
 from .signature import Signature
 from .target_rules import target_rules

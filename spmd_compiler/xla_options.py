@@ -30,8 +30,8 @@ from . import xla_threads
 from .ir.graph import Module, Op
 from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
 from .passes.estimate import FREE, PRODUCTS, flops, walk
-from .passes.xla_kernels import SLOW
-from .passes.xla_schedules import saves_memory
+from .passes.optimizations.xla_kernels import SLOW
+from .passes.optimizations.xla_schedules import saves_memory
 
 NEWER = "xla_cpu_use_fusion_emitters"
 MODULES = "xla_cpu_parallel_codegen_split_count"

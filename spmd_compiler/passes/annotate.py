@@ -23,10 +23,10 @@ from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.parser import parse_layout
 from ..ir.resolve import Resolved, ShardingResolver
-from .manual_regions import ENTER, LEAVE, form_manual_regions
-from .open_regions import automatic_axes
-from .program_mesh import CALLS, program_mesh, reached_functions
-from .round_trip import read_round_trip
+from .annotations.manual_regions import ENTER, LEAVE, form_manual_regions
+from .annotations.program_mesh import CALLS, program_mesh, reached_functions
+from .annotations.round_trip import read_round_trip
+from .prepare.open_regions import automatic_axes
 from .rules.custom import RULE, fitted
 
 _CONSTRAINTS = {

@@ -17,12 +17,12 @@ from ..ir.graph import Module, Op
 from ..ir.layout import local_block, local_type
 from ..ir.mesh import Mesh
 from ..ir.types import TensorType
-from .halo import block_window, moves_price, window_moves
+from .emit.halo import block_window, moves_price, window_moves
 from .hardware import PRESETS, Hardware
 from .written_collectives import reach
 
 if TYPE_CHECKING:
-    from .relayout_steps import Step
+    from .relayout.steps import Step
 
 
 class Work(NamedTuple):

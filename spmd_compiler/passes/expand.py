@@ -11,8 +11,8 @@ from ..ir.layout import local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import CONTROL_FLOW
 from ..ir.verify import VerifyError
-from .builder import Builder
-from .expand_relayout import emit_relayout
+from .emit.builder import Builder
+from .relayout.emission import emit_relayout
 from .rules.table import RuleBook
 from .units import Units, expand_unit, unit_of
 from .written_collectives import name_axes

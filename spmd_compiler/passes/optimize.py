@@ -13,36 +13,36 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..ir.graph import Module
-from .barriers import join_barriers
-from .bitwise_reductions import expand_bitwise
-from .blocks_in_loops import put_together_in_loops
-from .carry_order import order_carries
-from .clamp_starts import clamp_starts
-from .combine import bucket_sizes, combine_collectives
-from .compose_permutes import compose_permutes
-from .crop_windows import crop_windows
-from .exchange_first import exchange_first
-from .fit_memory import fit_memory
 from .hardware import Hardware
-from .independent_loops import free_loops
-from .join_dims import BOTH, GATHERS, REDUCES, join_dims
-from .late_slices import slice_late
-from .packing import COPIED
-from .rectifiers import rectify_in_calls
-from .residuals import keep_less
-from .rings import make_rings
-from .row_major_ffts import keep_row_major
-from .schedule import order_for_overlap
-from .share_halos import share_halos
+from .optimizations.bitwise_reductions import expand_bitwise
+from .optimizations.blocks_in_loops import put_together_in_loops
+from .optimizations.carry_order import order_carries
+from .optimizations.clamp_starts import clamp_starts
+from .optimizations.combine import bucket_sizes, combine_collectives
+from .optimizations.compose_permutes import compose_permutes
+from .optimizations.crop_windows import crop_windows
+from .optimizations.exchange_first import exchange_first
+from .optimizations.fit_memory import fit_memory
+from .optimizations.independent_loops import free_loops
+from .optimizations.join_dims import BOTH, GATHERS, REDUCES, join_dims
+from .optimizations.late_slices import slice_late
+from .optimizations.packing import COPIED
+from .optimizations.rectifiers import rectify_in_calls
+from .optimizations.residuals import keep_less
+from .optimizations.rings import make_rings
+from .optimizations.row_major_ffts import keep_row_major
+from .optimizations.schedule import order_for_overlap
+from .optimizations.share_halos import share_halos
+from .optimizations.slice_first import slice_first
+from .optimizations.slice_operands import slice_operands
+from .optimizations.split_reductions import split_reductions
+from .optimizations.split_sums import split_sums
+from .optimizations.tpu_forms import rewrite_for_tpu
+from .optimizations.uniform_sums import drop_uniform_sums
+from .optimizations.unit_dims import drop_unit_dims
+from .prepare.barriers import join_barriers
 from .simplify import Simplify
-from .slice_first import slice_first
-from .slice_operands import slice_operands
-from .split_reductions import split_reductions
-from .split_sums import split_sums
 from .timeline import Timeline
-from .tpu_forms import rewrite_for_tpu
-from .uniform_sums import drop_uniform_sums
-from .unit_dims import drop_unit_dims
 from .written_collectives import has_written, hoist_written
 
 

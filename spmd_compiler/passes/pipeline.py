@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from ..errors import ArgumentError, UnsupportedError
 from ..ir.graph import Module
 from ..ir.verify import verify
-from .barriers import SplitBarriers
 from .cost import priced
 from .estimate import on_device, peak_bytes
 from .expand import Expand
 from .hardware import Hardware, find_hardware
 from .manager import Callback, Check, Pass, no_cycle_collection, run_passes
-from .merge_moves import MergeMoves
-from .open_regions import OpenRegions
 from .optimize import Optimize
+from .prepare.barriers import SplitBarriers
+from .prepare.merge_moves import MergeMoves
+from .prepare.open_regions import OpenRegions
+from .prepare.sorted_takes import SortedTakes
+from .prepare.transposed_products import TransposedProducts
+from .prepare.unflatten import Unflatten
 from .propagate import Propagate
 from .simplify import Simplify
-from .sorted_takes import SortedTakes
 from .spread_loops import SpreadLoops
 from .timeline import timeline
-from .transposed_products import TransposedProducts
-from .unflatten import Unflatten
 from .units import Units
 from .verify import verify_layouts
 

@@ -21,21 +21,21 @@ from typing import ClassVar, NamedTuple
 
 from ..ir.graph import Block, Module, Value
 from ..ir.layout import Layout
-from .assignment import exchange
 from .cost import USUAL, prices
-from .cut_axes import cut_of
-from .dynamic import View, improve
-from .engine import Engine, State
-from .exact import solve
-from .fused_axes import Fusion, fusions_of
-from .fusion_moves import take_from
-from .idle_axes import on_idle_axes
-from .legalise import legalise
-from .local_search import local_search
-from .plain_bounds import PlainBounds
-from .rolling import Rolled, adopt, rolled
 from .rules.table import RuleBook
-from .traffic import Traffic
+from .search.assignment import exchange
+from .search.cut_axes import cut_of
+from .search.dynamic import View, improve
+from .search.engine import Engine, State
+from .search.exact import solve
+from .search.fused_axes import Fusion, fusions_of
+from .search.fusion_moves import take_from
+from .search.idle_axes import on_idle_axes
+from .search.legalise import legalise
+from .search.local_search import local_search
+from .search.plain_bounds import PlainBounds
+from .search.rolling import Rolled, adopt, rolled
+from .search.traffic import Traffic
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was

@@ -24,16 +24,16 @@ from ..ir.layout import Axes, Layout, block_size, local_type
 from ..ir.mesh import Mesh
 from ..ir.optable import ELEMENTWISE
 from ..ir.types import TensorType
-from .builder import Builder, identity_value, is_zeros
-from .chains import Defs
-from .divergence import mark_divergent
-from .engine import Engine
+from .emit.builder import Builder, identity_value, is_zeros
 from .estimate import read_in
-from .iterations import PUTS, Iterations, iterations
-from .open_regions import ENTER, LEAVE, captured
+from .prepare.chains import Defs
+from .prepare.divergence import mark_divergent
+from .prepare.iterations import PUTS, Iterations, iterations
+from .prepare.open_regions import ENTER, LEAVE, captured
+from .prepare.split_loops import Split, converted, counting
 from .propagate import Propagate
+from .search.engine import Engine
 from .simplify import drop_unused
-from .split_loops import Split, converted, counting
 
 _MANUAL = (ENTER, LEAVE, "manual_computation")
 

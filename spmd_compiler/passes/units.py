@@ -13,8 +13,8 @@ from ..ir.clone import inline_block
 from ..ir.graph import Block, Op, Value
 from ..ir.layout import Layout, local_type
 from ..ir.verify import VerifyError
-from .builder import Builder
-from .expand_relayout import emit_relayout
+from .emit.builder import Builder
+from .relayout.emission import emit_relayout
 from .rules.custom import cleaned
 
 

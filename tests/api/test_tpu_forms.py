@@ -9,8 +9,8 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler import ir, program
+from spmd_compiler.passes.optimizations.tpu_forms import part_as_matrix
 from spmd_compiler.passes.optimize import Optimize
-from spmd_compiler.passes.tpu_forms import part_as_matrix
 
 MESH = {"a": 4, "b": 2}
 

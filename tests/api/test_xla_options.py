@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 import spmd_compiler as spmd
 from spmd_compiler import compat_executables, ir, xla_options, xla_threads
 from spmd_compiler.ir.verify import verify
-from spmd_compiler.passes import xla_kernels, xla_schedules
+from spmd_compiler.passes.optimizations import xla_kernels, xla_schedules
 from spmd_compiler.xla_options import BY_RESULTS, LEVEL, MODULES, NEWER, SCHEDULER
 from tests.variants import lowered as variant
 

@@ -18,8 +18,8 @@ from jax.sharding import PartitionSpec as P  # noqa: E402
 
 from spmd_compiler import ir  # noqa: E402
 from spmd_compiler.passes.expand import Expand  # noqa: E402
-from spmd_compiler.passes.merge_moves import MergeMoves  # noqa: E402
 from spmd_compiler.passes.optimize import Optimize  # noqa: E402
+from spmd_compiler.passes.prepare.merge_moves import MergeMoves  # noqa: E402
 from spmd_compiler.passes.propagate import Propagate  # noqa: E402
 from spmd_compiler.passes.simplify import Simplify  # noqa: E402
 

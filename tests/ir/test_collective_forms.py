@@ -13,7 +13,7 @@ from spmd_compiler.ir.exporter import export_module
 from spmd_compiler.ir.graph import Block, Function, Module, Op, Value
 from spmd_compiler.ir.mesh import Mesh
 from spmd_compiler.ir.types import TensorType
-from spmd_compiler.passes import together_memory
+from spmd_compiler.passes.optimizations import together_memory
 
 
 @pytest.fixture

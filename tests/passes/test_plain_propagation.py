@@ -12,14 +12,15 @@ from jax.sharding import PartitionSpec as P
 import spmd_compiler as spmd
 from benchmarks import variants
 from spmd_compiler import ir
-from spmd_compiler.passes import plain_bounds, propagate
+from spmd_compiler.passes import propagate
 from spmd_compiler.passes.cost import prices, with_work
-from spmd_compiler.passes.engine import UNPRICED, Engine
 from spmd_compiler.passes.estimate import product_flops
-from spmd_compiler.passes.gathered_args import contested_args, crossing_args, scanned_args, shared_args
 from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.rules.table import RuleBook
-from spmd_compiler.passes.wanted import wanted_carries, wanted_sums
+from spmd_compiler.passes.search import plain_bounds
+from spmd_compiler.passes.search.engine import UNPRICED, Engine
+from spmd_compiler.passes.search.gathered_args import contested_args, crossing_args, scanned_args, shared_args
+from spmd_compiler.passes.search.wanted_layouts import wanted_carries, wanted_sums
 from tests.variants import lowered as variant
 
 MESH = spmd.create_mesh({"data": 3, "more": 2}, abstract=True)

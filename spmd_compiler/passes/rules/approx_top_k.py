@@ -10,8 +10,8 @@ import re
 
 from ...ir.graph import Op, Raw, Value
 from ...ir.types import TensorType, Type
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 
 _CONFIG = "mhlo.backend_config"

@@ -18,13 +18,13 @@ from ...ir.layout import Layout, block_size, local_type
 from ...ir.mesh import Mesh, parse_axis
 from ...ir.types import TensorType, Type
 from ..cost import Work, prices
-from ..relayout import refine
+from ..relayout.planner import refine
 from .choosing import cheapest
 from .strategy import Choice, Exchange, In, Out, Placement, R, Strategy
 
 if TYPE_CHECKING:
-    from ..assignment import Costs
-    from ..builder import Builder
+    from ..emit.builder import Builder
+    from ..search.assignment import Costs
 
 NOTHING = Work()
 Dims = Sequence[int | None]  # the factor of each dim; None: the dim must be whole

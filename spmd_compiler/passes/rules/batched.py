@@ -9,8 +9,8 @@ import math
 import re
 
 from ...ir.graph import Op, Raw, Value
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import Dims, Rule, factored, numbered, shape_of
 from .custom import cleaned
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from ...ir.layout import canonical, local_block
 from ...ir.mesh import Mesh
-from ..relayout import nesting, refine
+from ..relayout.planner import nesting, refine
 from .strategy import Choice, In, Out, R, Strategy
 
 if TYPE_CHECKING:
-    from ..assignment import Costs
+    from ..search.assignment import Costs
     from .base import Rule
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from ...ir.graph import Op, Value
 from ...ir.layout import is_even, local_type
 from ...ir.types import Type
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import R, Rule, Strategy, factored, shape_of
 from .windows import Extent, fetch, window_price
 

@@ -12,7 +12,7 @@ from ...ir.graph import Block, Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
 from .. import cost
-from ..builder import Builder
+from ..emit.builder import Builder
 from .base import Exchange
 from .windows import Extent
 

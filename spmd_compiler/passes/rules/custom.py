@@ -10,8 +10,8 @@ from ...ir.factor_rule import FactorRule, fit_rule
 from ...ir.factor_text import parse_rule
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType, Type
-from ..builder import Builder
 from ..cost import Work, ring_bytes
+from ..emit.builder import Builder
 from .base import Exchange, R, Rule, Strategy, factored
 
 RULE = "sharding_rule"  # the attribute

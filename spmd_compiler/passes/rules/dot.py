@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ...ir.graph import Op, Value
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import Rule, factored, shape_of
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]  # dims of lhs and the dims of rhs that go with them

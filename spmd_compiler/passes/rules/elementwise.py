@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS
 from ...ir.types import TensorType, is_complex, is_float
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import Rule, factored, numbered, shape_of
 
 UNARY = [
@@ -178,7 +178,7 @@ def _expand_constant(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     assert layout is not None and isinstance(value.type, TensorType)
     if layout.is_replicated or op.attrs["value"].splat:
         return b.local(op, args)
-    from ..expand_relayout import take_block  # the same slicing that a relayout does
+    from ..relayout.emission import take_block  # the same slicing that a relayout does
 
     whole = b.op("constant", [], value.type, op.attrs)
     for d, axes in enumerate(layout.dims):

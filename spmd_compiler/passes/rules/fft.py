@@ -6,8 +6,8 @@ from __future__ import annotations
 from ...ir.graph import Op, Value
 from ...ir.layout import local_type
 from ...ir.types import Type
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import Dims, Exchange, Rule, Strategy, factored, numbered, shape_of
 from .fft_in_place import goes_first, place_price, transform_in_place
 from .fft_local import transform

@@ -7,7 +7,7 @@ import math
 from ...ir.graph import Op, Value
 from ...ir.layout import Axes, local_type
 from ...ir.types import Type, numpy_dtype
-from ..builder import Builder
+from ..emit.builder import Builder
 from .base import Exchange
 from .fft_local import along_last, kind_along, transpose
 from .fft_plan import Lines, best_way

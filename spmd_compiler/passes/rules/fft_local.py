@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType
-from ..builder import Builder
+from ..emit.builder import Builder
 
 
 def transform(b: Builder, op: Op, value: Value, dims: list[int]) -> Value:

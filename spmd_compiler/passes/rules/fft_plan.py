@@ -13,7 +13,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..halo import MANY, Window, moves_price, window_moves
+from ..emit.halo import MANY, Window, moves_price, window_moves
 
 TRIED = 6  # factorizations with little padding, whose moves are planned; for many devices only the best
 

@@ -14,8 +14,8 @@ import numpy as np
 from ...ir.graph import Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType
-from ..builder import INDEX, Builder
-from ..halo import Window, fetch_window
+from ..emit.builder import INDEX, Builder
+from ..emit.halo import Window, fetch_window
 from .fft_local import along_last
 from .fft_plan import Lines, Way, borders, frequency_rows
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_block
 from ...ir.types import TensorType
-from ..builder import Builder, identity_value
 from ..cost import Work
+from ..emit.builder import Builder, identity_value
 from .base import Rule, factored, shape_of
 from .lookups import clamped, index_dims, localise, take_apart
 from .slicing import owner_kind

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType, numpy_dtype
-from ..builder import INDEX, PRED, Builder
+from ..emit.builder import INDEX, PRED, Builder
 
 
 def index_dims(op: Op, rank: int) -> list[int]:

@@ -7,9 +7,9 @@ from typing import Any
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_type
 from ...ir.types import Type
-from ..builder import Builder, identity_value
 from ..cost import Work
-from ..halo import Segment, Window, concat_moves, emit_moves, fetch_window, moves_price, window_moves
+from ..emit.builder import Builder, identity_value
+from ..emit.halo import Segment, Window, concat_moves, emit_moves, fetch_window, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .shape import ANY_PARTIAL
 from .slicing import owner_kind

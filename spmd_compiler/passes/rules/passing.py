@@ -13,8 +13,8 @@ from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
-from ..assignment import Costs
-from ..builder import Builder
+from ..emit.builder import Builder
+from ..search.assignment import Costs
 from .base import Choice, In, Out, Rule, with_axis, with_turned, without_axis
 
 

@@ -11,8 +11,8 @@ import math
 from ...ir.graph import Op, Value
 from ...ir.layout import Axes, local_block, local_type
 from ...ir.types import TensorType
-from ..builder import INDEX, Builder
 from ..cost import Work
+from ..emit.builder import INDEX, Builder
 from .base import R, Rule, Strategy, factored, shape_of
 from .dot import Pair, product_factors, without_padding
 

@@ -9,10 +9,10 @@ from ...ir.clone import clone_regions
 from ...ir.graph import Op, Value
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
-from ..builder import Builder, identity_value
 from ..cost import Work
+from ..emit.builder import Builder, identity_value
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .regions import IDEMPOTENT, Scalars, is_identity, neutral_init
+from .reducers import IDEMPOTENT, Scalars, is_identity, neutral_init
 from .strategy import own_rows
 
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from ...ir.graph import Op, Value
 from ...ir.layout import Axes, Layout, block_size, canonical, local_block
 from ...ir.mesh import Mesh, split_axis
-from ..assignment import Costs
-from ..builder import Builder
 from ..cost import Work, prices
+from ..emit.builder import Builder
+from ..search.assignment import Costs
 from .base import Choice, In, Out, Rule, shape_of, with_axis, with_turned, without_axis
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from ...ir.graph import Block, Op, Value
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
-from ..builder import Builder, combiner, identity_value
 from ..cost import Work
+from ..emit.builder import Builder, combiner, identity_value
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .cumulative import Beyond, totals_price
 

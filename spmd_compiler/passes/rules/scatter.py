@@ -10,8 +10,8 @@ from ...ir.graph import Op, Value
 from ...ir.layout import local_block
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import Rule, Strategy, factored, shape_of
 from .gather import Factors, window_dims
 from .lookups import Lookups, between, count, index_dims, localise, signed, take_apart

@@ -15,9 +15,9 @@ from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes, local_type
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType, Type
-from ..builder import Builder, identity_value
 from ..cost import Work
-from ..halo import Window, fetch_window, lookup, moves_price, window_moves
+from ..emit.builder import Builder, identity_value
+from ..emit.halo import Window, fetch_window, lookup, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .windows import filler, placed
 

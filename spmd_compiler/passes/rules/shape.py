@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ...ir.graph import Op
 from ...ir.layout import PARTIAL_KINDS
-from ..builder import Builder
 from ..cost import Work
+from ..emit.builder import Builder
 from .base import Rule, factored, numbered, shape_of
 
 ANY_PARTIAL = [((0,), PARTIAL_KINDS)]

@@ -8,8 +8,8 @@ import numpy as np
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS, local_block, local_type
 from ...ir.types import TensorType, numpy_dtype
-from ..builder import INDEX, Builder, identity_value
 from ..cost import Work
+from ..emit.builder import INDEX, Builder, identity_value
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 
 # types that every backend can sum over devices

@@ -15,9 +15,9 @@ from ...ir.clone import clone_block, inline_block
 from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes, local_type
 from ...ir.types import TensorType, Type, is_integer
-from ..builder import INDEX, PRED, Builder, identity_value
 from ..cost import Work
-from ..halo import Window, fetch_window, moves_price, window_moves
+from ..emit.builder import INDEX, PRED, Builder, identity_value
+from ..emit.halo import Window, fetch_window, moves_price, window_moves
 from .base import Rule, Strategy, factored, numbered, shape_of
 
 

@@ -11,13 +11,14 @@ from typing import Any
 from ...ir.graph import Op, Value
 from ...ir.memory_kinds import is_placement
 from ...ir.optable import reducer_kind
-from ..builder import Builder
+from ..emit.builder import Builder
 from . import (
     approx_top_k,
     batched,
     convolution,
     custom,
     dot,
+    dynamic_roll,
     elementwise,
     fft,
     gather,
@@ -25,8 +26,8 @@ from . import (
     passing,
     ragged_dot,
     reduce,
+    reduce_window,
     reshape,
-    rolling,
     scan,
     scatter,
     select_scatter,
@@ -35,10 +36,9 @@ from . import (
     sorting,
     top_k,
     user_collectives,
-    window,
 )
 from .base import Rule, factored
-from .regions import Scalars, is_identity, neutral_init
+from .reducers import Scalars, is_identity, neutral_init
 
 TABLE: dict[str, Callable[..., Rule | None]] = {
     **elementwise.RULES,
@@ -46,13 +46,13 @@ TABLE: dict[str, Callable[..., Rule | None]] = {
     **ragged_dot.RULES,
     **shape.RULES,
     **moving.RULES,
-    **rolling.RULES,
+    **dynamic_roll.RULES,
     **reshape.RULES,
     **slicing.RULES,
     **gather.RULES,
     **scatter.RULES,
     **reduce.RULES,
-    **window.RULES,
+    **reduce_window.RULES,
     **scan.RULES,
     **select_scatter.RULES,
     **convolution.RULES,

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...ir.graph import Op, Value
 from ...ir.types import TensorType, Type, is_float, numpy_dtype
-from ..builder import INDEX, Builder, identity_value
 from ..cost import Work
+from ..emit.builder import INDEX, Builder, identity_value
 from .base import R, Rule, Strategy, factored, numbered, shape_of
 from .strategy import own_rows
 

@@ -12,7 +12,7 @@ from ...ir.graph import Op
 from ...ir.layout import PARTIAL_KINDS
 from ...ir.optable import reducer_kind
 from ...ir.types import TensorType
-from ..builder import Builder
+from ..emit.builder import Builder
 from .base import Dims, R, Rule, Strategy, factored
 
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from ...ir.graph import Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType, Type
-from ..builder import Builder
-from ..halo import Window, fetch_window, lookup, moves_price, window_moves, window_start
+from ..emit.builder import Builder
+from ..emit.halo import Window, fetch_window, lookup, moves_price, window_moves, window_start
 from .base import Exchange
 
 

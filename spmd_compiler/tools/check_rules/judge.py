@@ -15,10 +15,10 @@ from ...ir.layout import Layout
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, is_complex, is_float
 from ...ir.verify import verify
-from ...passes.engine import Engine
 from ...passes.expand import Expand
-from ...passes.legalise import legalise
 from ...passes.rules.base import Placement, R, Rule, Strategy
+from ...passes.search.engine import Engine
+from ...passes.search.legalise import legalise
 from ...passes.verify import verify_layouts
 from ..fuzz.generate import arguments
 from ..interpret import InterpretError, cut, join, run, run_devices

@@ -22,7 +22,7 @@ from ...ir.optable import COMBINE, reducer_kind
 from ...ir.types import TensorType, numpy_dtype
 from ...layout import Layout
 from ...mesh import Mesh
-from ...passes.builder import identity_value
+from ...passes.emit.builder import identity_value
 from ..interpret import run
 from .check import compare
 from .generate import arguments
