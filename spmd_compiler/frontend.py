@@ -14,7 +14,6 @@ from .ir import mesh as ir_mesh
 from .ir.graph import Module, Value
 from .ir.importer import import_module
 from .ir.scanner import AnnotationError
-from .ir.types import TensorType, numpy_dtype
 from .layout import Layout, is_layout_leaf, leaf_layout
 from .local_units import local_units
 from .lowered import Lowered
@@ -25,6 +24,7 @@ from .passes.annotations.boundary_tokens import drop_boundary_tokens
 from .passes.pipeline import Options, compile_module
 from .signature import Signature
 from .target_rules import target_rules
+from .units import struct_of_type
 
 _DONORS = ("jax.buffer_donor", "tf.aliasing_output")
 
@@ -135,7 +135,7 @@ def _lowered(
 ) -> Lowered:
     body = stages["propagate"].main.body
 
-    ins, outs = [_struct(v.type) for v in body.args], [_struct(v.type) for v in body.returns]
+    ins, outs = [struct_of_type(v.type) for v in body.args], [struct_of_type(v.type) for v in body.returns]
     layouts = _layouts(body.args), _layouts(body.returns)
     partitioned = Partitioned("main", mesh, stages, ins, outs, *layouts, callbacks)
     arguments = Signature(lambda *args: args, (), (), donated, ()).bind(tuple(ins), {})
@@ -144,8 +144,3 @@ def _lowered(
 
 def _layouts(values: Sequence[Value]) -> tuple[ir_layout.Layout, ...]:
     return tuple(v.layout or ir_layout.Layout.replicated(v.type.rank) for v in values)
-
-
-def _struct(type: Any) -> jax.ShapeDtypeStruct:
-    assert isinstance(type, TensorType)
-    return jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype))

@@ -123,6 +123,9 @@ class Layout:
         return ir_layout.local_type(TensorType(tuple(shape), "i8"), self.ir, self.mesh).shape
 
     def global_shape_from_local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the whole, of which each device has a block of `shape`. Raises LayoutError for a shape of another rank."""
+        if len(shape) != self.rank:
+            raise LayoutError(f"layout {self.ir} has {self.rank} dims, a shape {tuple(shape)} does not")
         return tuple(n * self.num_shards(d) for d, n in enumerate(shape))
 
     def stored(self, shape: Sequence[int]) -> Layout:
@@ -132,8 +135,13 @@ class Layout:
         return Layout.from_ir(stored_layout(self.ir, shape, self.mesh), self.mesh)
 
     def delete(self, dims: Iterable[int]) -> Layout:
-        """The layout without the given dims, as after a reduction that drops them."""
-        gone = {d % self.rank for d in dims}
+        """The layout without the given dims, as after a reduction that drops them; negative ones count from the end. Raises
+        LayoutError for a dim that there is not."""
+        gone: set[int] = set()
+        for d in dims:
+            if not -self.rank <= d < self.rank:
+                raise LayoutError(f"layout {self.ir} has {self.rank} dims, none of which is {d}")
+            gone.add(d % self.rank)
         kept = tuple(axes for d, axes in enumerate(self.ir.dims) if d not in gone)
         return Layout.from_ir(ir_layout.Layout(kept, self.ir.partial), self.mesh)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from . import compat_executables
+from . import compat, compat_executables
 from .errors import ArgumentError, MeshError
 from .estimates import Cost, Memory, estimate_cost, estimate_memory
 from .ir import layout as ir_layout
@@ -110,6 +110,10 @@ def _out_info(partitioned: Partitioned, out_tree: Any) -> Any:
     return jax.tree.unflatten(out_tree, [struct.update(sharding=sharding) for struct, sharding in rows])
 
 
+def _counted(by_position: int, named: Sequence[str]) -> str:
+    return f"{by_position} arguments" + (f" and {', '.join(named)} by name" if named else "")
+
+
 class Compiled:
     """An executable. Call it with arguments like those it was lowered for; static ones are fixed, and left out."""
 
@@ -137,30 +141,35 @@ class Compiled:
 
     def _miss(self, *args: Any, **kwargs: Any) -> tuple[Any, Any, bool]:
         """A call with arguments that the dispatcher doesn't know."""
-        values = (*args, *(kwargs[k] for k in sorted(kwargs)))
-        leaves, tree = jax.tree.flatten(values)
-        self._check(values, leaves, tree)
+        names = sorted(kwargs)
+        leaves, tree = jax.tree.flatten((*args, *(kwargs[k] for k in names)))
+        self._check(len(args), names, leaves, tree)
         part = self._partitioned
         moved = self._placer.place(leaves, self._arguments.paths, part.in_shardings, part.mesh)
         if moved is not None:
             return self._executable(*moved), None, False
         return compat_executables.compiled_miss(self._executable, leaves)
 
-    def _check(self, values: Sequence[Any], leaves: Sequence[Any], tree: Any) -> None:
-        if len(values) != len(self._arguments.slots):
+    def _check(self, count: int, names: list[str], leaves: Sequence[Any], tree: Any) -> None:
+        """That these are the arguments it was lowered for: so many by position, those by name."""
+        name, slots = self._partitioned.name, self._arguments.slots
+        named = [k for k in slots if isinstance(k, str)]
+        by_position = len(slots) - len(named)
+        if (count, names) != (by_position, named):
             raise ArgumentError(
-                f"{self._partitioned.name} takes {len(self._arguments.slots)} arguments, not {len(values)}"
+                f"{name} was compiled for {_counted(by_position, named)}, not {_counted(count, names)}; static ones are left out"
             )
         if tree != self._arguments.tree:
-            raise ArgumentError(
-                f"{self._partitioned.name} was compiled for arguments {self._arguments.tree}, not {tree}"
-            )
-        paths, ins = self._arguments.paths, self._partitioned.ins
-        for leaf, want, path in zip(leaves, ins, paths, strict=True):
-            if jax.numpy.shape(leaf) != want.shape:
-                raise ArgumentError(
-                    f"{path} has shape {jax.numpy.shape(leaf)}; it was compiled for {want.shape}"
-                )
+            raise ArgumentError(f"{name} was compiled for arguments {self._arguments.tree}, not {tree}")
+        for leaf, want, path in zip(leaves, self._partitioned.ins, self._arguments.paths, strict=True):
+            try:
+                given = compat.struct_of(leaf)
+            except TypeError as error:
+                raise ArgumentError(f"{path} is a {type(leaf).__name__}; {name} takes arrays") from error
+            if given.shape != want.shape:
+                raise ArgumentError(f"{path} has shape {given.shape}; it was compiled for {want.shape}")
+            if given.dtype != want.dtype:
+                raise ArgumentError(f"{path} is of type {given.dtype}; it was compiled for {want.dtype}")
 
     def as_text(self) -> str:
         """The optimized HLO."""

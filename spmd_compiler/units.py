@@ -80,7 +80,7 @@ class Unit:
         shapes = ", ".join(map(str, types))
         about = f"{op.loc}: {self.name} runs on blocks, by its sharding rule {self.rule!r}"
         try:
-            body = blocks.of(self.run_for([_struct(t) for t in wanted]), types)
+            body = blocks.of(self.run_for([struct_of_type(t) for t in wanted]), types)
         except (TypeError, ValueError, AssertionError) as error:
             raise LayoutError(f"{about}, but on ({shapes}) it fails: {error}") from error
         made = [v.type for v in body.returns]
@@ -97,7 +97,8 @@ def struct_key(values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple((tuple(x.shape), x.dtype) for x in values)
 
 
-def _struct(type: Any) -> jax.ShapeDtypeStruct:
+def struct_of_type(type: Any) -> jax.ShapeDtypeStruct:
+    """Of a tensor type of the IR."""
     assert isinstance(type, TensorType)
     return jax.ShapeDtypeStruct(type.shape, numpy_dtype(type.dtype))
 
@@ -136,7 +137,7 @@ class Blocks:
 
     def _trace(self, run: Run, types: Sequence[TensorType]) -> Block:
         mesh, whole = self.mesh, jax.sharding.PartitionSpec()
-        structs = [_struct(t) for t in types]
+        structs = [struct_of_type(t) for t in types]
         wide = any(t.dtype in _WIDE for t in types)
         mapped = jax.shard_map(
             lambda *xs: list(run(*xs)), mesh=mesh.auto, in_specs=whole, out_specs=whole, check_vma=False

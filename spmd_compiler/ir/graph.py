@@ -128,6 +128,22 @@ class Block:
             for region in op.regions:
                 yield from region.walk()
 
+    def makers(self) -> dict[Value, Op]:
+        """The op that makes each value of the block, but for its arguments."""
+        return {v: op for op in self.ops for v in op.results}
+
+    def captured(self) -> list[Value]:
+        """The values of enclosing blocks that the block uses, in the order in which it does."""
+        used: dict[Value, None] = {}
+        made = set(self.args)
+        for op in self.ops:
+            used.update(dict.fromkeys(op.operands))
+            for region in op.regions:
+                used.update(dict.fromkeys(region.captured()))
+            made.update(op.results)
+        used.update(dict.fromkeys(self.returns))
+        return [v for v in used if v not in made]
+
     def replace(self, values: dict[Value, Value]) -> None:
         """Has the ops read other values, those of the blocks inside too. For a block that no one else holds."""
         for op in self.ops:

@@ -60,7 +60,9 @@ class Layout:
             self.is_replicated = not self.placement
             self.has_pieces = any(":" in a for a in self.axes)
             self._with_dim = {}
-            cls._interned[(dims, partial, blocks)] = self
+            self = cls._interned.setdefault(
+                (dims, partial, blocks), self
+            )  # another thread may have been first
         cls._interned[key] = self
         return self
 

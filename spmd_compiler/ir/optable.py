@@ -1,4 +1,4 @@
-"""What passes need to know of an op by its name alone: effects, arity, commutativity, kinds of reducers."""
+"""What passes need to know of an op by its name alone: effects, arity, kinds of reducers."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ ELEMENTWISE: dict[str, int] = {
     **_names("select clamp", 3),
 }
 
-COMMUTATIVE = frozenset({"add", "and", "maximum", "minimum", "multiply", "or", "xor"})
-
 # Collectives that the compiler inserts; written by the user they have the same names, but no `axes`.
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"})
 
 # Ops whose regions run as parts of the program.
 CONTROL_FLOW = ("while", "case", "if")
+
+# Ops that run another function, and the attribute that names it.
+CALLS = {"call": "callee", "composite": "decomposition"}
 
 # Ops that read or change something beyond their operands, in StableHLO and CHLO.
 SIDE_EFFECTS = frozenset({"infeed", "outfeed", "rng", "send", "recv", "async_start", "async_done"})
@@ -51,6 +52,9 @@ COMPARE = {
     "GT": np.greater,
     "GE": np.greater_equal,
 }
+# The cause of a relayout that the program itself has.
+ASKED = "the user asks for it"
+
 # The op that combines two partials of a kind.
 COMBINE = {
     "sum": "add",

@@ -7,6 +7,7 @@ import re
 from collections import ChainMap
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ..errors import ParseError
@@ -358,6 +359,4 @@ class _Parser:
 
 
 def _small(name: str) -> np.dtype:
-    import ml_dtypes
-
     return np.dtype(getattr(ml_dtypes, name))

@@ -8,12 +8,8 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
+import ml_dtypes
 import numpy as np
-
-try:  # ml_dtypes ships with every jaxlib; the IR also reads without it
-    import ml_dtypes
-except ImportError:  # pragma: no cover
-    ml_dtypes = None  # type: ignore[assignment]
 
 # IR name -> (numpy dtype name, bits, StableHLO spelling)
 _DTYPES: dict[str, tuple[str, int, str]] = {
@@ -70,7 +66,7 @@ class TensorType:
             self.shape, self.dtype = shape, dtype
             self.size = math.prod(shape)
             self.nbytes = -(-self.size * _DTYPES[dtype][1] // 8)
-            cls._interned[(shape, dtype)] = self
+            self = cls._interned.setdefault((shape, dtype), self)  # another thread may have been first
         return self
 
     @property
@@ -119,7 +115,7 @@ def dtype_from_mlir(name: str) -> str:
 def numpy_dtype(dtype: str) -> np.dtype:
     """The numpy dtype of an element type; small floats and int4 come from ml_dtypes."""
     name = _DTYPES[dtype][0]
-    return np.dtype(getattr(ml_dtypes, name) if ml_dtypes and hasattr(ml_dtypes, name) else name)
+    return np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
 
 
 def dtype_from_numpy(dtype: np.dtype) -> str:

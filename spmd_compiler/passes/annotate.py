@@ -20,11 +20,11 @@ from ..ir.graph import Block, Function, Module, Op, Raw, Value
 from ..ir.groups import device_groups
 from ..ir.layout import Layout, check_layout
 from ..ir.mesh import Mesh
-from ..ir.optable import CONTROL_FLOW
+from ..ir.optable import ASKED, CALLS, CONTROL_FLOW
 from ..ir.parser import parse_layout
 from ..ir.resolve import Resolved, ShardingResolver
 from .annotations.manual_regions import ENTER, LEAVE, form_manual_regions
-from .annotations.program_mesh import CALLS, program_mesh, reached_functions
+from .annotations.program_mesh import program_mesh, reached_functions
 from .annotations.round_trip import read_round_trip
 from .prepare.open_regions import automatic_axes
 from .rules.custom import RULE, fitted
@@ -73,11 +73,6 @@ class Annotate:
         if work.resolver.notes:
             attrs["notes"] = "\n".join(work.resolver.notes)
         return Module(mesh, module.functions, module.name, attrs)
-
-
-def annotate(module: Module, mesh: Mesh | None = None) -> Module:
-    """`Annotate` as a function: an imported module with its program's annotations as layouts on `mesh`."""
-    return Annotate(mesh)(module)
 
 
 class _Annotator:
@@ -223,7 +218,7 @@ class _Annotator:
             return
         result = op.results[0]
         result.layout = resolved.layout.drop(manual)
-        attrs: dict[str, Any] = {"cause": "user"}
+        attrs: dict[str, Any] = {"cause": ASKED}
         if resolved.open:
             attrs["open"] = resolved.open
         ops.append(Op("relayout", [value], [result], attrs, (), op.loc))

@@ -92,9 +92,9 @@ def find_hardware(given: Hardware | str) -> Hardware:
     """A model, a preset's name, or the path of a TOML file. Raises ArgumentError for one that does not exist."""
     if isinstance(given, Hardware):
         return given
-    if given in PRESETS:
+    if isinstance(given, str) and given in PRESETS:
         return PRESETS[given]
-    if given.endswith(".toml"):
+    if isinstance(given, str) and given.endswith(".toml"):
         return Hardware.from_toml(given)
     raise ArgumentError(
         f"no hardware {given!r}; there are {', '.join(PRESETS)}, or give a .toml file or a Hardware"

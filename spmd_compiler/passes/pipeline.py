@@ -55,7 +55,7 @@ class Options:
     where that is not enough layouts are chosen in which devices hold smaller blocks; None is what the devices have, or
     `hardware`, if that is known. collective_matmul: matrix products that wait for an all-gather or feed a reduce-scatter as
     rings of permutes: True wherever it is possible, False nowhere, None where it saves time on `hardware`. Raises ArgumentError
-    for other searches."""
+    for another search, a negative number, or a hardware model that does not exist."""
 
     sweeps: int = 2
     verify: bool = True
@@ -68,6 +68,13 @@ class Options:
     def __post_init__(self) -> None:
         if self.search not in ("default", "ilp"):
             raise ArgumentError(f"no search {self.search!r}; there are 'default' and 'ilp'")
+        if self.sweeps < 0:
+            raise ArgumentError(f"sweeps={self.sweeps}: rounds of improvement are 0 or more")
+        for name in ("time_limit", "memory_limit"):
+            if (limit := getattr(self, name)) is not None and not limit > 0:
+                raise ArgumentError(f"{name}={limit}: it has to be positive")
+        if self.hardware is not None:
+            find_hardware(self.hardware)
 
 
 @no_cycle_collection()

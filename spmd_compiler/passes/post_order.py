@@ -36,6 +36,6 @@ def makers(values: Iterable[Value], defs: Mapping[Value, Op], given: Iterable[Va
 
 def reached_from(block: Block, roots: Iterable[Op]) -> list[Op]:
     """A block's ops as they are reached from some of them, the first of these first; behind them those that aren't."""
-    defs = {v: op for op in block.ops for v in op.results}
+    defs = block.makers()
     reached = post_order(roots, lambda op: [defs[v] for v in reads(op) if v in defs])
     return [*dict.fromkeys([*reached, *block.ops])]

@@ -94,7 +94,7 @@ class Propagate:
             told.append(self.solved(engine, body, bounds))
         if told:
             attrs["search"] = "\n".join(told)
-        engine.settle_args(body)
+        engine.settle_args()
         done = module.with_body(legalise(engine, body, wanted))
         done.attrs = attrs
         return done

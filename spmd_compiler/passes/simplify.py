@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 
 from ..errors import UnsupportedError
 from ..ir.graph import UNKNOWN_LOC, Block, Loc, Module, Op, Value
-from ..ir.optable import CONTROL_FLOW, is_pure, may_merge, reducer_kind
+from ..ir.optable import CALLS, CONTROL_FLOW, is_pure, may_merge, reducer_kind
 from ..ir.types import TensorType
 
 _INDICES = (TensorType((), "i32"), TensorType((), "i1"))  # what tells a branch
-_CALLS = {"call": "callee", "composite": "decomposition"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class _Copier:
         env = self.env
         for op in source:
             operands = [env.get(v, v) for v in op.operands]
-            callee = _CALLS.get(op.name)
+            callee = CALLS.get(op.name)
             if callee is not None:
                 name = op.attrs[callee]
                 if name in self.calling:

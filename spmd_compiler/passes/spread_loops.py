@@ -29,7 +29,7 @@ from .estimate import read_in
 from .prepare.chains import Defs
 from .prepare.divergence import mark_divergent
 from .prepare.iterations import PUTS, Iterations, iterations
-from .prepare.open_regions import ENTER, LEAVE, captured
+from .prepare.open_regions import ENTER, LEAVE
 from .prepare.split_loops import Split, converted, counting
 from .propagate import Propagate
 from .search.engine import Engine
@@ -75,7 +75,7 @@ class SpreadLoops:
         """Changes a loop that isn't `done`; whether there was one. Those that it has been through, and made, are."""
         body = module.main.body
         loops = [x for x in _loops(body, {}, change is _split) if x[1] not in done]
-        defs = {v: op for op in body.ops for v in op.results}
+        defs = body.makers()
         if not any(
             _may_be_cut(v, d, body, defs) for _, loop, found in loops for v, d in _arrays(loop, found)
         ):
@@ -209,7 +209,7 @@ class _Spread:
             attrs = {"outside": layout, "manual_axes": self.axes}
             return b.op(ENTER, [v], local_type(v.type, layout, self.mesh), attrs)
 
-        for v in dict.fromkeys((*captured(body), *captured(condition))):
+        for v in dict.fromkeys((*body.captured(), *condition.captured())):
             made = constants.get(v)
             whole = Layout.replicated(v.type.rank)
             inside[v] = enter(v, whole) if made is None else b.op("constant", [], v.type, made.attrs)

@@ -113,10 +113,11 @@ def _functions(module: ModuleType) -> str:
 def _load_file(file: Path) -> ModuleType:
     if not file.is_file():
         raise TargetError(f"there is no file {file}")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    taken = file.stem in sys.modules or file.stem in sys.stdlib_module_names
+    spec = importlib.util.spec_from_file_location(f"target_{file.stem}" if taken else file.stem, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
+    sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent.resolve()))
     spec.loader.exec_module(module)
     return module

@@ -10,6 +10,7 @@ import networkx as nx
 from .. import ir
 from ..errors import SpmdError
 from ..ir.graph import Block, Op, Value
+from ..ir.optable import ASKED
 from ..ir.text import value_names
 
 MOVED = 1000  # a step over a relayout that moves the axis counts as so many others
@@ -48,7 +49,7 @@ class _Index:
     def _block(self, block: Block) -> None:
         for op in block.ops:
             self.producer.update(dict.fromkeys(op.results, op))
-            if op.attrs.get("cause") in ("user", "the user asks for it"):
+            if op.attrs.get("cause") == ASKED:
                 self.annotated[op.results[0]] = "the program asks for it"
             if op.name == "while":
                 condition, body = op.regions

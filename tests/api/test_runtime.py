@@ -131,8 +131,31 @@ def test_a_compiled_program_looks_again_at_arguments_that_change():
             np.testing.assert_array_equal(compiled(x), X * 2)
     with pytest.raises(spmd.ArgumentError, match=r"x has shape \(8, 2\)"):
         compiled(put(X[:, :2], "b"))
-    with pytest.raises(spmd.ArgumentError, match="takes 1 arguments"):
+    with pytest.raises(spmd.ArgumentError, match="compiled for 1 arguments, not 2 arguments"):
         compiled(there, there)
+    with pytest.raises(spmd.ArgumentError, match="x is of type int32; it was compiled for float32"):
+        compiled(there.astype(np.int32))
+    with pytest.raises(spmd.ArgumentError, match="x is a str"):
+        compiled("x")
+
+
+def test_a_compiled_program_takes_keywords_by_their_names():
+    def difference(x, a):
+        return x - a
+
+    small = np.ones_like(X)
+    by_name = jit(difference, in_layouts=P("a")).lower(x=X, a=small).compile()
+    np.testing.assert_array_equal(by_name(a=small, x=X), X - small)
+    half = jit(difference, in_layouts=P("a")).lower(X, a=small).compile()
+    np.testing.assert_array_equal(half(X, a=small), X - small)
+    for compiled, args, kwargs in [
+        (by_name, (X, small), {}),
+        (by_name, (), {"x": X, "b": small}),
+        (half, (), {"x": X, "a": small}),
+        (jit(difference, in_layouts=P("a")).lower(X, small).compile(), (), {"x": X, "a": small}),
+    ]:
+        with pytest.raises(spmd.ArgumentError, match="was compiled for"):
+            compiled(*args, **kwargs)
 
 
 def test_an_argument_elsewhere_is_relaid_with_one_warning():

@@ -24,7 +24,6 @@ def test_every_strategy_is_right(op):
 
 
 NO_KIND = {
-    "chlo._asin_acos_kernel",
     "rng_bit_generator",
     "sharding_constraint",
     "enter_manual",

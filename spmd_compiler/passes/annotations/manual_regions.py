@@ -31,7 +31,7 @@ class _Former:
     def __init__(self, block: Block, resolver: ShardingResolver):
         self.block = block
         self.resolver = resolver
-        self.producer = {v: op for op in block.ops for v in op.results}
+        self.producer = block.makers()
         self.position = {op: i for i, op in enumerate(block.ops)}
         self.region: dict[Value, _Region] = {}
 
@@ -177,11 +177,4 @@ def _target(op: Op) -> str | None:
 
 def _uses(op: Op) -> list[Value]:
     """Operands, and what the regions take from outside."""
-    used = list(op.operands)
-    for region in op.regions:
-        made = set(region.args)
-        for inner in region.ops:
-            used += [v for v in _uses(inner) if v not in made]
-            made.update(inner.results)
-        used += [v for v in region.returns if v not in made]
-    return used
+    return [*op.operands, *(v for region in op.regions for v in region.captured())]

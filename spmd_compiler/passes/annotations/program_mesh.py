@@ -12,10 +12,10 @@ from ...ir.annotations import MeshText, parse_shardings
 from ...ir.graph import Function, Module, Op, Raw
 from ...ir.hlo_sharding import NamedText, parse_hlo_sharding
 from ...ir.mesh import Mesh
+from ...ir.optable import CALLS
 from ...ir.resolve import find_mesh
 from .manual_regions import LEAVE
 
-CALLS = {"call": "callee", "composite": "decomposition"}
 _SYMBOL = re.compile(r'<@("(?:[^"\\]|\\.)*"|[\w.$-]+),')
 
 

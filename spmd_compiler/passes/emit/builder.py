@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from ...ir.graph import UNKNOWN_LOC, Block, Dense, Loc, Op, Value
@@ -37,8 +38,6 @@ def identity_value(kind: str, dtype: str) -> Any:
         return np.array(-np.inf if kind == "max" else np.inf).astype(np_dtype)[()]
     if dtype == "i1":
         return np.array(kind == "min")
-    import ml_dtypes
-
     info = ml_dtypes.iinfo(np_dtype)
     return np.array(info.min if kind == "max" else info.max).astype(np_dtype)[()]
 
@@ -231,16 +230,15 @@ class Builder:
     def modulo(self, value: Value, n: int) -> Value:
         return self.binary("remainder", value, self.index(n))
 
-    def pad(
-        self, value: Value, dim: int, low: int, high: int, fill: Value | None = None, between: int = 0
-    ) -> Value:
-        """Pads one dim (negative: crops), also between its elements; `fill` defaults to zero."""
+    def pad(self, value: Value, dim: int, low: int, high: int, fill: Any = None, between: int = 0) -> Value:
+        """Pads one dim (negative: crops), also between its elements. fill: a scalar value or a number; None is zero."""
         if low == high == between == 0:
             return value
         shape = value.type.shape
         dtype = value.type.dtype
-        if fill is None:
-            fill = self.constant(np.zeros((), numpy_dtype(dtype)), TensorType((), dtype))
+        if not isinstance(fill, Value):
+            number = np.zeros((), numpy_dtype(dtype)) if fill is None else fill
+            fill = self.constant(number, TensorType((), dtype))
         zero = (0,) * len(shape)
         attrs = {
             "edge_padding_low": (*zero[:dim], low, *zero[dim + 1 :]),
@@ -284,12 +282,12 @@ class Builder:
         mask = self.valid(value, layout, type, dims)
         if mask is None:
             return value
-        if isinstance(fill, Value):
-            filler = self.broadcast(fill, value.type.shape)
-        else:
-            assert isinstance(value.type, TensorType)
-            filler = self.constant(fill, value.type)
-        return self.select(mask, value, filler)
+        return self.select(mask, value, self.full(value.type, fill))
+
+    def full(self, type: Type, fill: Any) -> Value:
+        """A scalar `fill` (a Value or a number) everywhere."""
+        assert isinstance(type, TensorType)
+        return self.broadcast(fill, type.shape) if isinstance(fill, Value) else self.constant(fill, type)
 
     # ------------------------------------------------------------------------------------------ collectives
     def all_reduce(self, value: Value, axes: Axes, kind: str) -> Value:
@@ -348,9 +346,6 @@ class Builder:
 
     def permute(self, value: Value, axes: Axes, target_axes: Axes) -> Value:
         return self._collective("collective_permute", value, value.type, axes, target_axes=target_axes)
-
-    def permute_pairs(self, value: Value, axes: Axes, pairs: tuple[tuple[int, int], ...]) -> Value:
-        return self._collective("collective_permute", value, value.type, axes, pairs=pairs)
 
     def _collective(self, name: str, value: Value, type: Type, axes: Axes, **attrs: Any) -> Value:
         if self.divergent and name == "collective_permute":

@@ -8,22 +8,25 @@ what is stacked for a reduce-scatter is cut into its blocks there. As many bytes
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import cast
 
-from ...ir.graph import Block, Op
+from ...ir.graph import Block, Op, Value
 from ...ir.mesh import Mesh
 from ...ir.optable import sends
+from ...ir.trips import NONE, integers_in
 from ...ir.types import TensorType
 from ..emit.builder import Builder
 from ..estimate import readers
 from .stacks import retype_carry, slices_in, sums_stacked_in
 
 
-def put_together_in_loops(block: Block, mesh: Mesh) -> None:
-    """Changes a block that no one else holds, and the blocks inside."""
+def put_together_in_loops(block: Block, mesh: Mesh, outer: Mapping[Value, int] = NONE) -> None:
+    """Changes a block that no one else holds, and the blocks inside. outer: integers that are known around it."""
+    known = integers_in(block, outer)
     for op in block.ops:
         for region in op.regions:
-            put_together_in_loops(region, mesh)
+            put_together_in_loops(region, mesh, known)
     found, kept = readers(block), set(block.returns)
     used = {*found, *kept}
     before: dict[Op, list[Op]] = {}  # what replaces a collective, or is new in front of a loop
@@ -31,10 +34,11 @@ def put_together_in_loops(block: Block, mesh: Mesh) -> None:
     for op in block.ops:
         if op.name == "all_gather" and _is_inner(op):
             loops, (value,) = found.get(op.results[0], []), op.results
-            if value not in kept and loops and all(slices_in(x, value, op.attrs["dim"], used) for x in loops):
+            sliced = all(slices_in(x, value, op.attrs["dim"], used, known) for x in loops)
+            if value not in kept and loops and sliced:
                 before[op] = _gather(op, loops, mesh)
                 gone.add(op)
-        for k, update, scatter in sums_stacked_in(op, block, found):
+        for k, update, scatter in sums_stacked_in(op, block, found, known):
             if _is_inner(scatter):
                 zeros, before[scatter] = _scatter(op, k, update, scatter, mesh)
                 before.setdefault(op, []).extend(zeros)

@@ -45,6 +45,6 @@ def _order(loop: Op) -> None:
 
 def _peak(body: Block, returns: list[Value]) -> int:
     """The memory that a body takes if its ops run as they are reached from its results."""
-    makers = {v: op for op in body.ops for v in op.results}
+    makers = body.makers()
     ops = reached_from(body, [makers[v] for v in returns if v in makers])
     return peak_bytes(Block(body.args, ops, body.returns), set(body.args))

@@ -144,7 +144,7 @@ def _cause(ops: list[Op]) -> str:
 def _make_at_once(block: Block, keys: Keys) -> None:
     """Reshapes, which move nothing, and small ops in passing that make what collectives send, come directly behind what makes their
     operands, and are no reason to wait."""
-    made = {v: op for op in block.ops for v in op.results}
+    made = block.makers()
     wanted, small = [v for op in keys for v in op.operands], set[Op]()
     while wanted:
         op = made.get(wanted.pop())

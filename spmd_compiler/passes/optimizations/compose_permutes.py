@@ -27,7 +27,7 @@ def compose_permutes(block: Block, mesh: Mesh) -> None:
     permutes = [op for op in block.ops if _is_permute(op)]
     if len(permutes) < 2:
         return
-    made = {v: op for op in block.ops for v in op.results}
+    made = block.makers()
     used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
     gone: set[Op] = set()
     for op in permutes:

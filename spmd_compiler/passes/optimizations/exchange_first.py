@@ -22,7 +22,7 @@ from ..estimate import reads
 
 def exchange_first(block: Block, mesh: Mesh) -> bool:
     """Changes the body of a program, which no one else holds. Whether it did: some ops are left that no one uses."""
-    made = {v: op for op in block.ops for v in op.results}
+    made = block.makers()
     used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
     gone: set[Op] = set()
     ops: list[Op] = []

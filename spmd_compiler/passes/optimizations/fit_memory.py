@@ -11,13 +11,14 @@ the most is live, in the order in which the ops are written, in turn:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, cast
 
 from ...ir.graph import Block, Op, Value
 from ...ir.mesh import Mesh
 from ...ir.optable import sends
+from ...ir.trips import NONE, integers_in
 from ...ir.types import TensorType
 from ..emit.builder import Builder
 from ..estimate import inner_bytes, last_reads, live_bytes, reads
@@ -38,25 +39,26 @@ class _Change(NamedTuple):
     make: Callable[[], None]
 
 
-def fit_memory(block: Block, mesh: Mesh, limit: float) -> bool:
+def fit_memory(block: Block, mesh: Mesh, limit: float, outer: Mapping[Value, int] = NONE) -> bool:
     """Changes a block that no one else holds, and the blocks inside, until at most `limit` bytes are live at once by estimate
-    (`estimate.peak_bytes`). False if more are even so."""
+    (`estimate.peak_bytes`). False if more are even so. outer: integers that are known around the block."""
+    known = integers_in(block, outer)
     for _ in range(ROUNDS):
         during = live_bytes(block, set())
         over = [i for i, bytes in enumerate(during) if bytes > limit]
         if not over:
             return True
         if not any(
-            _relieve(block, mesh, i, during[i] - limit) for i in sorted(over, key=lambda i: -during[i])
+            _relieve(block, mesh, i, during[i] - limit, known) for i in sorted(over, key=lambda i: -during[i])
         ):
             break
     return False
 
 
-def _relieve(block: Block, mesh: Mesh, place: int, need: float) -> bool:
+def _relieve(block: Block, mesh: Mesh, place: int, need: float, known: Mapping[Value, int]) -> bool:
     """Makes `need` bytes less live while the op at `place` runs, or as many as can be. False if none."""
     op, freed = block.ops[place], 0
-    for change in sorted(_changes(block, mesh, place), key=lambda c: (c.sent, -c.saved)):
+    for change in sorted(_changes(block, mesh, place, known), key=lambda c: (c.sent, -c.saved)):
         if freed < need:
             change.make()
             freed += change.saved
@@ -66,11 +68,11 @@ def _relieve(block: Block, mesh: Mesh, place: int, need: float) -> bool:
     inside = inner_bytes(op)
     if inside > need and op.name in ("while", "case", "if"):
         for region in op.regions:
-            fit_memory(region, mesh, sum(v.type.nbytes for v in region.args) + inside - need)
+            fit_memory(region, mesh, sum(v.type.nbytes for v in region.args) + inside - need, known)
     return inner_bytes(op) < inside
 
 
-def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
+def _changes(block: Block, mesh: Mesh, place: int, known: Mapping[Value, int]) -> Iterator[_Change]:
     op = block.ops[place]
     readers: dict[Value, list[int]] = {}
     for i, reader in enumerate(block.ops):
@@ -84,7 +86,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
         held = 0 if source in given or last[source] > place else source.type.nbytes
         here = place in readers[value]
         if here:
-            slices = slices_in(op, value, chain[0].attrs["dim"], used) if len(chain) == 1 else []
+            slices = slices_in(op, value, chain[0].attrs["dim"], used, known) if len(chain) == 1 else []
             if not slices:
                 continue
             held += sum(x.results[0].type.nbytes for x in slices)
@@ -105,7 +107,7 @@ def _changes(block: Block, mesh: Mesh, place: int) -> Iterator[_Change]:
             yield _Change(0, saved, partial(_move_behind, block, scatter, made[term]))
     if op.name == "while":
         users = {v: [block.ops[i] for i in at] for v, at in readers.items()}
-        for k, update, scatter in sums_stacked_in(op, block, users):
+        for k, update, scatter in sums_stacked_in(op, block, users, known):
             saved = op.operands[k].type.nbytes - scatter.results[0].type.nbytes
             yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, update, scatter))
 

@@ -26,7 +26,7 @@ def free_loops(block: Block) -> None:
 def _free(loop: Op) -> None:
     condition, body = loop.regions
     (own,) = condition.returns
-    made = {v: op for op in condition.ops for v in op.results}
+    made = condition.makers()
     meetings: list[Op] = []
     while (op := made.get(own)) is not None and op.name == "all_reduce" and op.attrs.get("kind") == "or":
         meetings.append(op)
@@ -43,8 +43,8 @@ class _Frozen:
     """What the body does on a device where `own`, its part of the condition, is false."""
 
     def __init__(self, condition: Block, own: Value, body: Block):
-        self.condition = {v: op for op in condition.ops for v in op.results}
-        self.body = {v: op for op in body.ops for v in op.results}
+        self.condition = condition.makers()
+        self.body = body.makers()
         self.arguments = dict(zip(body.args, condition.args, strict=True))
         self.results = list(zip(body.returns, body.args, strict=True))
         self.false = self._all_false(own)

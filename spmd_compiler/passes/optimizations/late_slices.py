@@ -54,7 +54,7 @@ class _Late(NamedTuple):
 
 def _late(iteration: Block) -> list[_Late]:
     given = {v for v, passed_on in zip(iteration.args, iteration.returns, strict=True) if v is passed_on}
-    makers = {v: op for op in iteration.ops for v in op.results}
+    makers = iteration.makers()
     waiting: set[Value] = set()
     late: list[_Late] = []
     for op in iteration.ops:

@@ -35,7 +35,7 @@ def _rectify(block: Block, module: Module) -> bool:
             changed |= _rectify(region, module)
     if not any(op.name in _MASKS for op in block.ops):
         return changed
-    makers = {v: op for op in block.ops for v in op.results}
+    makers = block.makers()
     users = readers(block)
     ops: dict[Op, None] = {}
     for op in block.ops:

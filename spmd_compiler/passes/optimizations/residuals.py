@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 from math import inf
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...ir.graph import Block, Loc, Op, Value, constant
 from ...ir.layout import Layout
 from ...ir.optable import CONTROL_FLOW
-from ...ir.trips import trip_count
+from ...ir.trips import NONE, integers_in, known_length
 from ...ir.types import TensorType, Type
 from ..estimate import read_in, readers, reads
 from ..min_cut import MinCut
@@ -27,20 +26,16 @@ _ARITHMETIC = (
     "abs add and clamp compare convert divide maximum minimum multiply negate not or select subtract xor"
 )
 CHEAP = _FREE | set(_ARITHMETIC.split())
-_COUNTERS = ("i32", "i64", "ui32", "ui64")
 AGAIN = 1 / 32  # what computing a byte again costs, of what keeping it does
 OP = 4096  # bytes kept that one op less is worth
 
 
-def keep_less(block: Block, outer: Mapping[Value, int] = MappingProxyType({})) -> bool:
+def keep_less(block: Block, outer: Mapping[Value, int] = NONE) -> bool:
     """Changes a block that no one else holds, and those inside; whether it did. What isn't used any more is left there. outer:
     integers that are known around the block."""
-    known = dict(outer)
-    changed = False
+    known, changed = integers_in(block, outer), False
     for op in block.ops:
-        if op.name == "constant" and (t := op.results[0].type).rank == 0 and t.dtype in _COUNTERS:
-            known[op.results[0]] = int(op.attrs["value"].array)
-        elif op.name in CONTROL_FLOW:
+        if op.name in CONTROL_FLOW:
             for region in op.regions:
                 changed |= keep_less(region, known)
     loops = [op for op in block.ops if op.name == "while"]
@@ -61,11 +56,11 @@ class _Row(NamedTuple):
 
 def _rows(loop: Op, known: dict[Value, int]) -> Iterator[_Row]:
     """Those stacks that a loop fills from end to end."""
-    trips = trip_count(loop, known)
+    trips = known_length(loop, known)
     if trips is None:
         return
     condition, body = loop.regions
-    makers = {v: op for op in body.ops for v in op.results}
+    makers = body.makers()
     users, tested = readers(body), read_in(condition)
     for k, arg in enumerate(body.args):
         update = makers.get(body.returns[k])
@@ -125,7 +120,7 @@ class _Pair:
 
     def __init__(self, block: Block, first: Op, second: Op, known: dict[Value, int]):
         self.block, self.first, self.second = block, first, second
-        self.makers = {v: op for op in first.regions[1].ops for v in op.results}
+        self.makers = first.regions[1].makers()
         self.at: Value | None = None  # the index of rows where they are read
         users, used = readers(block), {*read_in(block)}
         rows = [(row, self.taken(first.results[row.carry], used)) for row in _rows(first, known)]
@@ -266,7 +261,7 @@ class _Again:
     def __init__(self, pair: _Pair, again: set[Value], there: dict[Value, Value], gone: dict[Value, Value]):
         self.pair, self.again, self.there = pair, again, there
         self.body = pair.second.regions[1]
-        self.makers = {v: op for op in self.body.ops for v in op.results}
+        self.makers = self.body.makers()
         self.users = readers(self.body)
         self.gone = gone
         self.ops: list[Op] = []

@@ -4,12 +4,12 @@ piece is on its way the piece that is there is multiplied (`ring_matmul`). Where
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ...ir.graph import Block, Op, Value
 from ...ir.mesh import Mesh
-from ...ir.trips import trip_count
+from ...ir.trips import NONE, integers_in, known_length
 from ..emit.builder import Builder
 from ..emit.dim_pieces import Cut, cut_after, cut_before
 from ..estimate import peak_bytes, readers
@@ -55,14 +55,16 @@ class ScatterPlan(NamedTuple):
 Plan = GatherPlan | ScatterPlan
 
 
-def make_rings(block: Block, mesh: Mesh, hardware: Hardware | None = None) -> bool:
+def make_rings(
+    block: Block, mesh: Mesh, hardware: Hardware | None = None, outer: Mapping[Value, int] = NONE
+) -> bool:
     """Changes a block that no one else holds, and the bodies of its loops of known length: in others devices may go
     different ways. Without a hardware model wherever it is possible; with one, if all together don't pay or need more
-    memory, the half that saves most is tried. Returns whether there are any."""
-    changed = False
+    memory, the half that saves most is tried. outer: integers that are known around the block. Returns whether there are any."""
+    known, changed = integers_in(block, outer), False
     for op in block.ops:
-        if op.name == "while" and trip_count(op) is not None:
-            changed |= make_rings(op.regions[1], mesh, hardware)
+        if known_length(op, known) is not None:
+            changed |= make_rings(op.regions[1], mesh, hardware, known)
     plans = _Finder(block, mesh).plans()
     timeline = None if hardware is None else Timeline(mesh, hardware)
     if plans and timeline is not None:
@@ -87,7 +89,7 @@ class _Finder:
 
     def __init__(self, block: Block, mesh: Mesh):
         self.block, self.mesh = block, mesh
-        self.makers = {v: op for op in block.ops for v in op.results}
+        self.makers = block.makers()
         self.readers = readers(block)
         self.returned = set(block.returns)
 

@@ -52,7 +52,7 @@ def share_halos(block: Block, mesh: Mesh) -> None:
     made: dict[Value, Op] = {}
     for ops in groups.values():
         if len(ops) > 1:
-            made = made or {v: op for op in block.ops for v in op.results}
+            made = made or block.makers()
             if _share(block, mesh, ops, made):
                 made = {}
 

@@ -24,7 +24,7 @@ def slice_operands(block: Block) -> bool:
         for region in op.regions:
             changed |= slice_operands(region)
     users, last = readers(block), last_reads(block)
-    made = {v: op for op in block.ops for v in op.results}
+    made = block.makers()
 
     def in_passing(op: Op) -> bool:
         """Whether what an op makes is otherwise read by one op that XLA computes it along with."""

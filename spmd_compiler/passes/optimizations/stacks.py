@@ -7,16 +7,18 @@ from collections.abc import Container, Iterator, Mapping
 
 from ...ir.graph import Block, Op, Value
 from ...ir.optable import sends
-from ...ir.trips import trip_count
+from ...ir.trips import known_length
 from ...ir.types import TensorType
 from ..emit.builder import is_zeros
 from ..estimate import read_in, reads
 
 
-def slices_in(loop: Op, value: Value, dim: int, used: Container[Value]) -> list[Op]:
+def slices_in(
+    loop: Op, value: Value, dim: int, used: Container[Value], known: Mapping[Value, int]
+) -> list[Op]:
     """The slices that a loop whose length is known takes of a value, all of them whole along `dim`; none if it uses the value
-    otherwise. `used`: what the block around it reads."""
-    if loop.name != "while" or trip_count(loop) is None:
+    otherwise. `used`: what the block around it reads; `known`: integers that this is known to hold."""
+    if known_length(loop, known) is None:
         return []
     found = sliced_in(loop, value, used)
     return found if all(op.attrs["slice_sizes"][dim] == value.type.shape[dim] for op in found) else []
@@ -42,11 +44,11 @@ def sliced_in(loop: Op, value: Value, used: Container[Value]) -> list[Op]:
 
 
 def sums_stacked_in(
-    loop: Op, block: Block, readers: Mapping[Value, list[Op]]
+    loop: Op, block: Block, readers: Mapping[Value, list[Op]], known: Mapping[Value, int]
 ) -> Iterator[tuple[int, Op, Op]]:
     """The carries in which a loop of a block stacks partial sums, from zeros; what puts one of them there, and what reduces and
-    scatters them after the loop. readers: the ops of the block that read a value."""
-    if loop.name != "while" or trip_count(loop) is None:
+    scatters them after the loop. readers: the ops of the block that read a value; known: integers that it is known to hold."""
+    if known_length(loop, known) is None:
         return
     condition, body = loop.regions
     stacked = {v: op for op in body.ops if op.name == "dynamic_update_slice" for v in op.results}

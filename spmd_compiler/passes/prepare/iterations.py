@@ -92,7 +92,7 @@ def _combines(put: Op) -> bool:
 class _Finder:
     def __init__(self, loop: Op, outer: Defs, trips: int):
         self.loop, self.outer, self.body = loop, outer, loop.regions[1]
-        self.defs: Defs = {v: op for op in self.body.ops for v in op.results}
+        self.defs: Defs = self.body.makers()
         self.users: dict[Value, list[Op]] = {}
         for op in self.body.ops:
             for v in dict.fromkeys(reads(op)):

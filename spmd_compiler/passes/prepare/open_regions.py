@@ -88,7 +88,7 @@ class _Opener:
             inner = dict(env)
             for v, outside, layout in zip(body.args, operands, op.attrs["in_layouts"], strict=True):
                 inner[v] = self.enter(op, ops, outside, self.kept(layout), Value(v.type, None, v.name))
-            for v in captured(body):
+            for v in body.captured():
                 outside = env.get(v, v)
                 inner[v] = self.enter(op, ops, outside, Layout.replicated(v.type.rank), Value(v.type))
             self.copy(body, ops, inner, manual | axes)
@@ -121,21 +121,3 @@ class _Opener:
     def kept(self, layout: Layout) -> Layout:
         """Without the axes of size 1, which say nothing."""
         return layout.drop([a for a in layout.axes if self.mesh.axis_size(a) == 1])
-
-
-def captured(block: Block) -> list[Value]:
-    """The values of enclosing blocks that a block uses."""
-    used: dict[Value, None] = {}
-    made: set[Value] = set()
-
-    def visit(block: Block) -> None:
-        made.update(block.args)
-        for op in block.ops:
-            used.update(dict.fromkeys(op.operands))
-            made.update(op.results)
-            for region in op.regions:
-                visit(region)
-        used.update(dict.fromkeys(block.returns))
-
-    visit(block)
-    return [v for v in used if v not in made]

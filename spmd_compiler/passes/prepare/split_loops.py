@@ -43,7 +43,7 @@ class Split:
     def __init__(self, loop: Op, found: Iterations, devices: int, mesh: Mesh):
         self.loop, self.found, self.mesh, self.devices = loop, found, mesh, devices
         self.body = loop.regions[1]
-        self.defs = {v: op for op in self.body.ops for v in op.results}
+        self.defs = self.body.makers()
         returns = self.body.returns
         for k in [k for k in found.sums if self.body.args[k] not in self.defs[returns[k]].operands]:
             del found.sums[k]  # what is added to several times

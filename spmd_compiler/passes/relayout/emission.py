@@ -112,7 +112,7 @@ def _exchange(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
     for j in range(n):
         to = b.modulo(b.binary("add", here, b.index(j)), n)
         sent = b.dynamic_slice(value, step.other, b.binary("multiply", to, b.index(piece)), piece)
-        came = b.permute_pairs(sent, have, _pairs(mesh, have, want, behind, n, j))
+        came = b.send(sent, have, _pairs(mesh, have, want, behind, n, j))
         source = b.modulo(b.binary("add", there, b.index(n - j)), n)
         result = b.dynamic_update_slice(result, came, step.dim, b.binary("multiply", source, b.index(block)))
     return result

@@ -31,7 +31,7 @@ def fuse(steps: tuple[Step, ...], type: TensorType, mesh: Mesh) -> tuple[Step, .
         last = fused[-1] if fused else None
         if last and last.kind == "all_to_all" and step.kind == "collective_permute":
             one = last._replace(kind="exchange", target=step.target, between=last.target)
-            if _possible(one, type, mesh) and _cost((one,), type, mesh) < _cost((last, step), type, mesh):
+            if _possible(one, mesh) and _cost((one,), type, mesh) < _cost((last, step), type, mesh):
                 fused[-1] = one
                 continue
         fused.append(step)
@@ -101,7 +101,7 @@ def _same_blocks(step: Step, mesh: Mesh) -> bool:
     return sizes[0] == sizes[1]
 
 
-def _possible(step: Step, type: TensorType, mesh: Mesh) -> bool:
+def _possible(step: Step, mesh: Mesh) -> bool:
     assert step.between is not None
     have, _ = permuted_axes(step.between, step.target)
     pieces = mesh.axes_size(step.axes)

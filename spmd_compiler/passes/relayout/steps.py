@@ -43,7 +43,7 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
     rank = len(shape)
     free = [a for a in dst.placement if a not in src.placement]
     # a partial: reduce it, or scatter it on a dim, several axes at once where they share a kind
-    for kind in {k for _, k in src.partial}:
+    for kind in dict.fromkeys(k for _, k in src.partial):
         axes = tuple(a for a, k in src.partial if k == kind and dst.placement.get(a) != kind)
         for some in _subsets(axes):
             rest = tuple(p for p in src.partial if p[0] not in some)
@@ -85,7 +85,7 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
                 if target is not None:
                     yield Step("slice", (a,), src, target, dim=d)
     # the same blocks on other devices
-    for target in _permutations(type, src, dst, mesh):
+    for target in _permutations(src, dst, mesh):
         yield Step("collective_permute", (), src, target)
     # the same axes, blocks of another size, which may then be cut by others
     for d, axes in enumerate(src.dims):
@@ -144,7 +144,7 @@ def add(type: TensorType, layout: Layout, dim: int, axes: Axes, mesh: Mesh, dst:
     return layout.with_dim(dim, new, 0 if block == block_size(size, mesh.axes_size(new)) else block)
 
 
-def _permutations(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> Iterator[Layout]:
+def _permutations(src: Layout, dst: Layout, mesh: Mesh) -> Iterator[Layout]:
     """Layouts of the same local shape in which dims have the axes that `dst` wants, as far as sizes allow."""
     if src.blocks or not src.axes:
         return

@@ -64,7 +64,6 @@ class Rule:
         strategies: Iterable[Strategy],
         expand: Expand,
         work: Work = NOTHING,
-        fallback: bool = False,
         even: Iterable[int] = (),
         permutes: bool = False,
     ):
@@ -77,7 +76,7 @@ class Rule:
         self.strategies = tuple(dict.fromkeys([none, *strategies]))
         self.expand = expand
         self.work = work
-        self.fallback = fallback
+        self.fallback = False
         self.by_operand: dict[tuple[int, Placement], list[Strategy]] = {}
         self.by_result: dict[tuple[int, Placement], list[Strategy]] = {}
         for s in self.strategies[1:]:

@@ -4,84 +4,11 @@ from __future__ import annotations
 
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS
+from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType, is_complex, is_float
 from ..cost import Work
 from ..emit.builder import Builder
 from .base import Rule, factored, numbered, shape_of
-
-UNARY = [
-    "abs",
-    "cbrt",
-    "ceil",
-    "convert",
-    "cosine",
-    "count_leading_zeros",
-    "exponential",
-    "exponential_minus_one",
-    "floor",
-    "imag",
-    "is_finite",
-    "log",
-    "log_plus_one",
-    "logistic",
-    "negate",
-    "not",
-    "popcnt",
-    "real",
-    "reduce_precision",
-    "round_nearest_afz",
-    "round_nearest_even",
-    "rsqrt",
-    "sign",
-    "sine",
-    "sqrt",
-    "tan",
-    "tanh",
-    "bitcast_convert",
-    "chlo.erf",
-    "chlo.erfc",
-    "chlo.erf_inv",
-    "chlo.lgamma",
-    "chlo.digamma",
-    "chlo.acos",
-    "chlo.acosh",
-    "chlo.asin",
-    "chlo.asinh",
-    "chlo.atan",
-    "chlo.atanh",
-    "chlo.bessel_i1e",
-    "chlo.conj",
-    "chlo.cosh",
-    "chlo.sinh",
-    "chlo.tan",
-    "chlo.square",
-    "chlo.is_inf",
-    "chlo.is_pos_inf",
-    "chlo.is_neg_inf",
-    "chlo._asin_acos_kernel",
-]
-BINARY = [
-    "add",
-    "and",
-    "atan2",
-    "compare",
-    "complex",
-    "divide",
-    "maximum",
-    "minimum",
-    "multiply",
-    "or",
-    "power",
-    "remainder",
-    "shift_left",
-    "shift_right_arithmetic",
-    "shift_right_logical",
-    "subtract",
-    "xor",
-    "chlo.next_after",
-    "chlo.polygamma",
-    "chlo.zeta",
-]
 
 # op -> groups of operands that may be partial together, each with the kinds of partial that pass
 _ADDITIVE = ("sum",)
@@ -207,7 +134,7 @@ def _expand_iota(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     return [b.binary("add", local, b.broadcast(start, local.type.shape))]
 
 
-RULES = dict.fromkeys(UNARY + BINARY, elementwise)
+RULES = {name: elementwise for name, operands in ELEMENTWISE.items() if operands < 3}
 RULES |= {
     "bitcast_convert": bitcast_convert,
     "select": select,

@@ -9,7 +9,7 @@ from ...ir.layout import Axes, local_type
 from ...ir.types import Type, numpy_dtype
 from ..emit.builder import Builder
 from .base import Exchange
-from .fft_local import along_last, kind_along, transpose
+from .fft_local import along_last, kind_along
 from .fft_plan import Lines, best_way
 from .fft_steps import four_steps
 
@@ -38,7 +38,7 @@ def transform_in_place(b: Builder, op: Op, value: Value, dim: int, axes: Axes) -
     lines = _lines(op, dim, n, *types)
     way = best_way(lines)
     order = [*(d for d in range(source.type.rank) if d != dim), dim]
-    x = transpose(b, value, order)
+    x = b.transpose(value, order)
     others = x.type.shape[:-1]
     x = b.reshape(x, (lines.batch, lines.source[0]))
     if way.name == "steps":
@@ -48,7 +48,7 @@ def transform_in_place(b: Builder, op: Op, value: Value, dim: int, axes: Axes) -
     else:
         x = _gathered(b, x, lines, axes)
     x = b.reshape(x, (*others, lines.result[0]))
-    return transpose(b, x, [order.index(d) for d in range(len(order))])
+    return b.transpose(x, [order.index(d) for d in range(len(order))])
 
 
 def _lines(op: Op, dim: int, shards: int, source: Type, result: Type) -> Lines:

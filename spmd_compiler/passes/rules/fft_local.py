@@ -12,10 +12,10 @@ def transform(b: Builder, op: Op, value: Value, dims: list[int]) -> Value:
     rank = value.type.rank
     lengths = dict(zip(range(rank - len(op.attrs["fft_length"]), rank), op.attrs["fft_length"], strict=True))
     order = [d for d in range(rank) if d not in dims] + dims
-    value = transpose(b, value, order)
+    value = b.transpose(value, order)
     kind = kind_along(op, rank - 1 in dims)
     value = along_last(b, value, kind, tuple(lengths[d] for d in dims))
-    return transpose(b, value, [order.index(d) for d in range(rank)])
+    return b.transpose(value, [order.index(d) for d in range(rank)])
 
 
 def kind_along(op: Op, last: bool) -> str:
@@ -33,10 +33,3 @@ def along_last(b: Builder, value: Value, kind: str, lengths: tuple[int, ...]) ->
         size[-1], dtype = lengths[-1], {"c64": "f32", "c128": "f64"}[dtype]
     attrs = {"fft_type": kind, "fft_length": lengths}
     return b.op("fft", [value], TensorType(tuple(size), dtype), attrs)
-
-
-def transpose(b: Builder, x: Value, order: list[int]) -> Value:
-    if order == sorted(order):
-        return x
-    shape = tuple(x.type.shape[d] for d in order)
-    return b.op("transpose", [x], TensorType(shape, x.type.dtype), {"permutation": tuple(order)})

@@ -13,7 +13,7 @@ import math
 from functools import lru_cache
 from typing import NamedTuple
 
-from ..emit.halo import MANY, Window, moves_price, window_moves
+from ..emit.halo import MANY, block_window, moves_price, window_moves
 
 TRIED = 6  # factorizations with little padding, whose moves are planned; for many devices only the best
 
@@ -86,7 +86,7 @@ def _steps(x: Lines, rows: int) -> Way:
 
 
 def _with_moves(x: Lines, way: Way) -> Way:
-    enter, leave = (Window(want, 0, want, 0, size) for _, want, size in borders(x, way))
+    enter, leave = (block_window(want, size) for _, want, size in borders(x, way))
     (had, *_), (made, *_) = borders(x, way)
     first = moves_price(window_moves(x.shards, had, enter), x.batch * x.source[1])
     last = moves_price(window_moves(x.shards, made, leave), x.batch * x.result[1])

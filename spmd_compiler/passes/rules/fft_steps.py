@@ -15,9 +15,11 @@ from ...ir.graph import Value
 from ...ir.layout import Axes
 from ...ir.types import TensorType
 from ..emit.builder import INDEX, Builder
-from ..emit.halo import Window, fetch_window
+from ..emit.halo import block_window, fetch_window
 from .fft_local import along_last
 from .fft_plan import Lines, Way, borders, frequency_rows
+
+_SWAPPED = (0, 2, 1)
 
 
 def four_steps(b: Builder, x: Value, lines: Lines, way: Way, axes: Axes) -> Value:
@@ -44,7 +46,7 @@ def four_steps(b: Builder, x: Value, lines: Lines, way: Way, axes: Axes) -> Valu
 
 def _reblock(b: Builder, x: Value, axes: Axes, border: tuple[int, int, int]) -> Value:
     have, want, size = border
-    return x if have == want else fetch_window(b, x, 1, axes, Window(want, 0, want, 0, size))
+    return x if have == want else fetch_window(b, x, 1, axes, block_window(want, size))
 
 
 def _in_rows(b: Builder, x: Value, row: int) -> Value:
@@ -61,13 +63,7 @@ def _exchange(b: Builder, x: Value, size: int, axes: Axes) -> Value:
 
 def _turn(b: Builder, x: Value, size: int, axes: Axes) -> Value:
     """[batch, part of a dim of `size`, whole dim] -> [batch, part of the latter, `size`]."""
-    return _swapped(b, _exchange(b, x, size, axes))
-
-
-def _swapped(b: Builder, x: Value) -> Value:
-    batch, rows, columns = x.type.shape
-    attrs = {"permutation": (0, 2, 1)}
-    return b.op("transpose", [x], TensorType((batch, columns, rows), x.type.dtype), attrs)
+    return b.transpose(_exchange(b, x, size, axes), _SWAPPED)
 
 
 def _rows_of_frequencies(b: Builder, x: Value, size: int, rows: int, axes: Axes) -> Value:
@@ -77,7 +73,7 @@ def _rows_of_frequencies(b: Builder, x: Value, size: int, rows: int, axes: Axes)
     both = _exchange(b, _stacked(b, x=b.slice(x, 2, 0, wanted), y=mirrored), rows // 2 + 1, axes)
     direct, mirrored = _unstacked(b, both)
     upper = _reversed(b, b.slice(mirrored, 1, 1, (rows - 1) // 2 + 1), 1)
-    return _swapped(b, b.concatenate([direct, upper], 1) if upper.type.size else direct)
+    return b.transpose(b.concatenate([direct, upper], 1) if upper.type.size else direct, _SWAPPED)
 
 
 def _columns_of_frequencies(b: Builder, x: Value, size: int, columns: int, axes: Axes) -> Value:
@@ -98,7 +94,7 @@ def _columns_of_frequencies(b: Builder, x: Value, size: int, columns: int, axes:
     image = b.select(b.compare("EQ", column, b.constant(0, type)), around, across)
     frequency = b.binary("add", b.binary("multiply", b.iota(type, 1), b.constant(columns, type)), column)
     known = b.compare("LE", frequency, b.constant(size // 2, type))
-    return _swapped(b, b.select(known, b.pad(direct, 1, 0, rows - have), image))
+    return b.transpose(b.select(known, b.pad(direct, 1, 0, rows - have), image), _SWAPPED)
 
 
 def _real_at_ends(b: Builder, x: Value, size: int, axes: Axes) -> Value:

@@ -19,7 +19,7 @@ from ..cost import Work
 from ..emit.builder import Builder, identity_value
 from ..emit.halo import Window, fetch_window, lookup, moves_price, window_moves
 from .base import R, Rule, Strategy, factored, numbered, shape_of
-from .windows import filler, placed
+from .windows import placed
 
 
 class _Dim(NamedTuple):
@@ -180,7 +180,7 @@ def _only(b: Builder, row: Value, dim: int, axes: Axes, starts: list[int], size:
     index = b.binary("add", b.iota(type, dim), b.broadcast(lookup(b, axes, starts), type.shape))
     below = b.compare("LT", index, b.constant(np.int32(size), type))
     ok = b.binary("and", b.compare("GE", index, b.constant(np.int32(0), type)), below)
-    return b.select(ok, row, filler(b, row, fill))
+    return b.select(ok, row, b.full(row.type, fill))
 
 
 def _cut(b: Builder, value: Value, dim: int, axes: Axes, starts: list[int], length: int) -> Value:

@@ -17,7 +17,7 @@ from ...ir.layout import Axes, local_type
 from ...ir.types import TensorType, Type, is_integer
 from ..cost import Work
 from ..emit.builder import INDEX, PRED, Builder, identity_value
-from ..emit.halo import Window, fetch_window, moves_price, window_moves
+from ..emit.halo import block_window, fetch_window, moves_price, window_moves
 from .base import Rule, Strategy, factored, numbered, shape_of
 
 
@@ -42,7 +42,7 @@ def sort(op: Op) -> Rule:
         sorted_ = n - (given is not None)
         messages = 4 * (sorted_ + bool(positions))
         kept = row if given is None else carried
-        back, more = moves_price(window_moves(shards, rows, _own(outs[0].shape[d], size)), kept)
+        back, more = moves_price(window_moves(shards, rows, block_window(outs[0].shape[d], size)), kept)
         return sent + back, messages + more * n
 
     # where equal elements may come in any order, it is the order that the backend gives them on one device
@@ -55,10 +55,6 @@ def sort(op: Op) -> Rule:
 def _rows(block: int, columns: int) -> int:
     """How many rows the columns need."""
     return -(-max(block, 2 * (columns - 1) ** 2) // columns) * columns
-
-
-def _own(block: int, size: int) -> Window:
-    return Window(block, 0, block, 0, size)
 
 
 def _position_bytes(size: int) -> int:
@@ -154,7 +150,7 @@ def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
         values = values[: len(args)]
     own = local_type(result.type, result.layout, b.mesh).shape[d]
     if own != rows:
-        values = [fetch_window(b, v, d, axes, _own(own, size)) for v in values]
+        values = [fetch_window(b, v, d, axes, block_window(own, size)) for v in values]
     if given is None:
         return values
     *values, at = values

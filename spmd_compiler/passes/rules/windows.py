@@ -133,27 +133,9 @@ def _inside(
         below = b.compare("LT", index, b.constant(e.size, type))
         ok = below if ok is None else b.binary("and", ok, below)
     assert ok is not None
-    return b.select(ok, row, filler(b, row, fill))
-
-
-def filler(b: Builder, row: Value, fill: Any) -> Value:
-    if isinstance(fill, Value):
-        return b.broadcast(fill, row.type.shape)
-    assert isinstance(row.type, TensorType)
-    return b.constant(fill, row.type)
+    return b.select(ok, row, b.full(row.type, fill))
 
 
 def dilate(b: Builder, value: Value, dim: int, low: int, high: int, base: int, fill: Any) -> Value:
     """`value` with base - 1 fills between its positions, and low and high around them."""
-    if low == high == 0 and (base == 1 or value.type.shape[dim] == 1):
-        return value
-    shape, dtype = value.type.shape, value.type.dtype
-    scalar = fill if isinstance(fill, Value) else b.constant(fill, TensorType((), dtype))
-    size = shape[dim]
-    new = low + high + (size - 1) * base + 1 if size else low + high
-
-    def at(x: int) -> tuple[int, ...]:
-        return tuple(x if d == dim else 0 for d in range(len(shape)))
-
-    attrs = {"edge_padding_low": at(low), "edge_padding_high": at(high), "interior_padding": at(base - 1)}
-    return b.op("pad", [value, scalar], TensorType((*shape[:dim], new, *shape[dim + 1 :]), dtype), attrs)
+    return b.pad(value, dim, low, high, fill, 0 if value.type.shape[dim] == 1 else base - 1)

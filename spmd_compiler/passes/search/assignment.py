@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 
 from ...ir.graph import Op, Value
-from ...ir.layout import Layout, block_size, local_type
+from ...ir.layout import Layout, local_type
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..relayout.planner import known_bounds, relayout_bound, relayout_cost
@@ -152,14 +152,6 @@ class Costs:
     def bytes(self, type: Type, layout: Layout) -> int:
         """Of a device's block."""
         return local_type(type, layout, self.mesh).nbytes if isinstance(type, TensorType) else 0
-
-    def even_on(self, type: Type, layout: Layout) -> bool:
-        return all(
-            not axes or type.shape[d] % self.mesh.axes_size(axes) == 0 for d, axes in enumerate(layout.dims)
-        ) and not any(
-            b and b != block_size(type.shape[d], self.mesh.axes_size(layout.dims[d]))
-            for d, b in enumerate(layout.blocks)
-        )
 
 
 def exchange(users: dict[Layout, int], old: Layout, new: Layout) -> None:

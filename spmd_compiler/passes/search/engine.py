@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ...ir.graph import Block, Module, Op, Value
-from ...ir.layout import Layout, canonical, even_part
+from ...ir.layout import Layout, canonical, even_part, is_even
 from ...ir.mesh import Mesh
 from ...ir.optable import CONTROL_FLOW, is_remade
 from ...ir.trips import trip_count
@@ -175,7 +175,7 @@ class Engine(Assignment):
             return Layout.replicated(type.rank)
         if layout.partial:
             _, layout = self.costs.resolve(type, layout)
-        if not self.costs.even_on(type, layout):
+        if not is_even(layout, type, self.mesh):
             dims = tuple(
                 axes if type.shape[d] % self.mesh.axes_size(axes) == 0 else ()
                 for d, axes in enumerate(layout.dims)
@@ -330,10 +330,10 @@ class Engine(Assignment):
         if weight > 1:
             self.weights.update(dict.fromkeys(block.args, weight))
 
-    def settle_args(self, block: Block) -> None:
+    def settle_args(self) -> None:
         """Arguments whose layout the compiler may choose get the one that most of their users want."""
         for value in self.free_args:
-            wanted = [x for x in self.wanted(value) if not x.partial and self.costs.even_on(value.type, x)]
+            wanted = [x for x in self.wanted(value) if not x.partial and is_even(x, value.type, self.mesh)]
             if wanted:
                 costs = [self.costs.serve(value.type, x, self.wanted(value)) for x in wanted]
                 best = wanted[costs.index(min(costs))]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...ir.graph import Block, Loc, Op, Value
 from ...ir.layout import Layout
+from ...ir.optable import ASKED
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -48,7 +49,7 @@ class _Writer:
         engine = self.engine
         choice = engine.choices[op]
         if op.name == "relayout":
-            cause = op.attrs.get("cause", "the user asks for it")
+            cause = op.attrs.get("cause", ASKED)
             value = self.get(op.operands[0], choice.demands[0], out, env, cause, op.loc)
             env[op.results[0], choice.results[0]] = value
             return

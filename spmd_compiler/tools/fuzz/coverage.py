@@ -16,7 +16,6 @@ _MANUAL = "in manual regions only, or at their border: benchmarks/fuzz_stablehlo
 UNREACHED = {
     **dict.fromkeys(("all_gather", "all_reduce", "all_to_all", "collective_broadcast"), _MANUAL),
     **dict.fromkeys(("collective_permute", "enter_manual", "leave_manual", "reduce_scatter"), _MANUAL),
-    "chlo._asin_acos_kernel": "a part of chlo.asin and chlo.acos that JAX never emits, and that has no definition",
     "chlo.scan": "on GPUs only: XLA's CPU compiler aborts if nobody reads where a scan ends",
     "chlo.ragged_dot": "on GPUs and TPUs only: for CPUs JAX writes masks and a product",
     "dynamic_roll": "made by merge_moves of a dynamic_slice of a value beside itself",

@@ -13,6 +13,7 @@ import numpy as np
 from ...ir.graph import Block, Dense, Function, Module, Op, Value
 from ...ir.layout import Layout, is_even
 from ...ir.mesh import Mesh, parse_axis, split_axis
+from ...ir.optable import ASKED
 from ...ir.types import numpy_dtype
 from .kinds import EXACT_KINDS, ROUNDING_KINDS, fill
 from .rounding import EXACT
@@ -98,14 +99,14 @@ def program(seed: int, exact: bool = True) -> Module:
         assert v.layout is not None
         if not is_even(v.layout, v.type, mesh):
             cut = Value(v.type, v.layout)
-            body.ops.append(Op("relayout", [v], [cut], {"cause": "user"}))
+            body.ops.append(Op("relayout", [v], [cut], {"cause": ASKED}))
             scope.values.append(cut)
             scope.bound[cut] = scope.bound[v]
 
     def pin() -> None:
         if rng.random() < 0.08 and (v := scope.array()) is not None:
             pinned = Value(v.type, with_partial(rng, layout(rng, v.type.rank, mesh), v.type.dtype, mesh))
-            body.ops.append(Op("relayout", [v], [pinned], {"cause": "user"}))
+            body.ops.append(Op("relayout", [v], [pinned], {"cause": ASKED}))
             scope.values.append(pinned)
             scope.bound[pinned] = scope.bound[v]
 

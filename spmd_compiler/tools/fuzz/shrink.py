@@ -9,9 +9,8 @@ from ...ir.clone import inline_block
 from ...ir.graph import Block, Function, Module, Op, Value
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
+from ...ir.optable import CALLS
 from .check import failure, kind
-
-_CALLS = {"call": "callee", "composite": "decomposition"}
 
 
 def shrink(module: Module, seconds: float = 60.0, judge: Callable[[Module], str] = failure) -> Module:
@@ -72,8 +71,8 @@ def _smaller(module: Module) -> Iterator[Module]:
 
 def _held(module: Module, op: Op) -> list[Block]:
     """Blocks that can stand for an op of control flow or a call."""
-    if op.name in _CALLS:
-        return [module.functions[op.attrs[_CALLS[op.name]]].body]
+    if op.name in CALLS:
+        return [module.functions[op.attrs[CALLS[op.name]]].body]
     return [op.regions[1]] if op.name == "while" else list(op.regions) if op.name in ("case", "if") else []
 
 
@@ -102,7 +101,7 @@ def _with(module: Module, args: list[Value], ops: list[Op], returns: list[tuple[
     waiting = [body]
     while waiting:
         for op in waiting.pop().walk():
-            name = op.attrs.get(_CALLS.get(op.name, ""))
+            name = op.attrs.get(CALLS.get(op.name, ""))
             if name is not None and name not in functions:
                 functions[name] = module.functions[name]
                 waiting.append(functions[name].body)

@@ -13,6 +13,7 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from spmd_compiler.ir.optable import ASKED
 
 EVEN = spmd.create_mesh([("b", 2), ("a", 2), ("c", 2)])
 UNEVEN = spmd.create_mesh([("a", 2), ("b", 3)], devices=jax.devices()[:6])
@@ -169,7 +170,7 @@ def test_constraints_in_the_body():
     )
     step = spmd.spmd_jit(f, mesh=EVEN, in_layouts=P(("a", "c")), out_layouts=P())
     lowered = step.lower(X)
-    (moved,) = [op for op in lowered.stages["propagate"].walk() if op.attrs.get("cause") == "user"]
+    (moved,) = [op for op in lowered.stages["propagate"].walk() if op.attrs.get("cause") == ASKED]
     assert str(moved.results[0].layout) == "{-,b}"
     assert spmd.ir.parse(lowered.as_text("propagate")).walk()
     np.testing.assert_allclose(step(X), np.sin(X).reshape(2, 4, 12).sum(0), rtol=1e-5, atol=1e-6)
