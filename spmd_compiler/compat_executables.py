@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -78,17 +79,23 @@ _unknown: set[str] = set()  # options that this XLA was seen to lack
 
 @functools.cache
 def is_known() -> bool:
-    """True if this JAX has what `compile_program` calls, as we know it."""
+    """True if this JAX has what `compile_program` calls, as we know it; else it warns."""
     executable = getattr(_pxla, "UnloadedMeshExecutable", None)
-    if not dataclasses.is_dataclass(executable):
-        return False
-    if {f.name for f in dataclasses.fields(executable)} != set(_FIELDS.split()):
-        return False
-    for name, (module, given) in _CALLED.items():
-        function = getattr(module, name, None)
-        if function is None or not set(given.split()) <= inspect.signature(function).parameters.keys():
-            return False
-    return True
+    fields = dataclasses.fields(executable) if dataclasses.is_dataclass(executable) else ()
+    known = {f.name for f in fields} == set(_FIELDS.split()) and all(
+        _has(getattr(module, name, None), given.split()) for name, (module, given) in _CALLED.items()
+    )
+    if not known:
+        warnings.warn(
+            f"spmd_compiler does not know how JAX {jax.__version__} compiles programs: they go through jax.jit, which takes longer, "
+            "and without the options that suit XLA best",
+            stacklevel=2,
+        )
+    return known
+
+
+def _has(function: Any, given: Sequence[str]) -> bool:
+    return function is not None and {*given} <= inspect.signature(function).parameters.keys()
 
 
 def compile_program(

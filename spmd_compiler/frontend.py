@@ -77,14 +77,7 @@ def from_stablehlo(
     donated = [i for i, attrs in enumerate(main.arg_attrs) if any(key in attrs for key in _DONORS)]
     callbacks: list[Any] = []
     units = local_units(module, public, callbacks)
-    stages = compile_module(
-        module,
-        options or Options(),
-        units=units,
-        platform=public.platform,
-        memory=public.memory,
-        variadic=public.keeps_variadic_gathers,
-    )
+    stages = compile_module(module, options or Options(), units=units, target=public.target)
     return _lowered(stages, public, tuple(donated), tuple(callbacks))
 
 

@@ -14,6 +14,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 from . import compat, compat_executables
 from .errors import MeshError
 from .ir import mesh as ir_mesh
+from .passes.pipeline import Target
 
 
 class Mesh(ir_mesh.Mesh):
@@ -122,18 +123,20 @@ class Mesh(ir_mesh.Mesh):
         return compat.lowering_platform(self.devices, self.abstract_device)
 
     @property
-    def keeps_variadic_gathers(self) -> bool:
-        """Whether XLA keeps an all-gather of several operands between its devices: on CPUs that run replicas. Its partitioner rejects
-        those between partitions."""
-        return self.platform in (None, "cpu") and compat_executables.runs_replicas(self.platform)
-
-    @property
     def memory(self) -> int | None:
         """Bytes of a device, the least of them; None where that is not known, as of CPUs and of other processes' devices:
         all processes must make the same program."""
         found = [compat.device_memory(d) for d in self.devices or ()]
         known = [n for n in found if n is not None]
         return min(known) if known and len(known) == len(found) else None
+
+    @property
+    def target(self) -> Target:
+        """What the compiler has to know of the devices. XLA keeps all-gathers of several operands on CPUs that run replicas; its
+        partitioner rejects those between partitions."""
+        platform = self.platform
+        variadic = platform in (None, "cpu") and compat_executables.runs_replicas(platform)
+        return Target(platform, self.memory, variadic)
 
     @property
     def abstract(self) -> AbstractMesh:

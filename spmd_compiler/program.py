@@ -182,15 +182,7 @@ def _run_passes(
     mark(main.arg_attrs, request.program.ins_on_host)
     mark(main.result_attrs, request.program.outs_on_host)
     units = local_units(module, request.mesh, callbacks)
-    mesh = request.mesh
-    stages = compile_module(
-        module,
-        request.options,
-        units=units,
-        platform=mesh.platform,
-        memory=mesh.memory,
-        variadic=mesh.keeps_variadic_gathers,
-    )
+    stages = compile_module(module, request.options, units=units, target=request.mesh.target)
     return stages, tuple(callbacks)
 
 

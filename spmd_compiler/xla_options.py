@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from . import xla_threads
 from .ir.graph import Module, Op
-from .ir.optable import COLLECTIVES, ELEMENTWISE, sends
+from .ir.optable import COLLECTIVES, ELEMENTWISE, FEW_SLICES, sends
 from .passes.estimate import FREE, PRODUCTS, flops, walk
 from .passes.optimizations.xla_kernels import SLOW
 from .passes.optimizations.xla_schedules import saves_memory
@@ -40,7 +40,6 @@ SCHEDULER = "xla_cpu_scheduler_type"
 BY_RESULTS = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 OPTIONS = (NEWER, MODULES, LEVEL, SCHEDULER, xla_threads.DISABLED)
 ALIKE = 4  # ops for each different one, from which on equal kernels are many
-FEW = 2  # slices of an all-to-all that are as well compiled apart
 VALUES, SLOW_VALUES = 1 << 20, 1 << 17  # of elementwise ops in a call, and of slow ones, that weigh nothing
 LIGHT, SLOW_LIGHT = 90, 100  # operations of products for each, below which more values weigh
 FEW_PRODUCTS = 10  # the same, below which hardly anything is multiplied
@@ -151,4 +150,4 @@ def _weigh(module: Module) -> _Weights:
 def _slices(op: Op, module: Module) -> int:
     """What XLA cuts the operand of an all-to-all into, and compiles apart."""
     slices = module.mesh.axes_size(op.attrs["axes"]) if sends(op) else op.attrs["split_count"]
-    return slices if slices > FEW else 0
+    return slices if slices > FEW_SLICES else 0

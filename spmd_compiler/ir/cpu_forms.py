@@ -16,8 +16,8 @@ import math
 from jaxlib.mlir import ir
 
 from .forms import Collective, Forms, array, like, shape_of
+from .optable import FEW_SLICES
 
-FEW = 2  # slices that are as well compiled apart, and with what makes them
 _FILL = 2**32 - 1  # no start
 
 
@@ -44,7 +44,7 @@ class CpuForms(Forms):
     ) -> ir.Value:
         """`operand` cut along `split`, a piece for each of `count` devices; theirs are concatenated along `concat`."""
         shape = shape_of(operand)
-        if count > FEW and all(shape):
+        if count > FEW_SLICES and all(shape):
             operand = self.concatenate(self._equal_slices(operand, split, count), split)
         received = write(operand, shape, split)
         if split == concat:

@@ -9,12 +9,12 @@ import jaxlib
 from jaxlib.mlir import ir
 
 from .graph import UNKNOWN_LOC, Loc
+from .scanner import unescape
 
 _STRING = r'"((?:[^"\\]|\\.)*)"'
 _SCOPE = re.compile(rf"loc\({_STRING}(?:\)|\()")
 _FRAME = re.compile(rf"{_STRING}:(\d+):(\d+)")
 _NAME_ONLY = re.compile(rf"loc\({_STRING}\)\Z")
-_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
 
 _SITE = os.path.dirname(os.path.abspath(jaxlib.__path__[0]))
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -58,11 +58,3 @@ def write_location(loc: Loc, context: ir.Context) -> ir.Location:
     if loc.scope:
         return ir.Location.name(loc.scope, file, context)
     return file or ir.Location.unknown(context)
-
-
-def unescape(text: str) -> str:
-    """The content of a string as MLIR prints it between quotes."""
-    if "\\" not in text:
-        return text
-    escaped = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], text)
-    return escaped.encode("latin-1", "replace").decode("utf-8", "replace")  # MLIR escapes UTF-8 byte by byte

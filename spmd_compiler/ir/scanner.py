@@ -11,6 +11,7 @@ from ..errors import ParseError
 T = TypeVar("T")
 _TOKEN = re.compile(r"""("(?:[^"\\]|\\.)*"|'[^']*'|@"(?:[^"\\]|\\.)*"|@?[A-Za-z_][\w.$-]*|-?\d+|<=|#|\S)""")
 _COMMENT = re.compile(r"/\*.*?\*/")
+_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)")
 
 
 class AnnotationError(ParseError):
@@ -110,3 +111,11 @@ class Scanner:
     def end(self) -> None:
         if self.peek():
             self.fail("expected the end")
+
+
+def unescape(text: str) -> str:
+    """The content of a string as MLIR prints it between quotes."""
+    if "\\" not in text:
+        return text
+    escaped = _ESCAPE.sub(lambda m: chr(int(m[1], 16)) if len(m[1]) == 2 else m[1], text)
+    return escaped.encode("latin-1", "replace").decode("utf-8", "replace")  # MLIR escapes UTF-8 byte by byte

@@ -12,7 +12,8 @@ from ..ir.verify import VerifyError
 
 
 class Pass(Protocol):
-    """A module in, a new module out; the one given is left as it is."""
+    """A module in, a new module out; the one given is left as it is. One of several `steps`, names with what they make, is the last
+    one's."""
 
     name: ClassVar[str]
 
@@ -37,15 +38,25 @@ def run_passes(
 
     Raises PassError."""
     for run in passes:
-        module = run(module)
+        given, module = module, run(module)
         if callback is not None:
             callback(run, module)
         for check in checks(run):
             try:
                 check(module)
             except VerifyError as error:
-                raise PassError(f"after {run.name}: {error}") from error
+                raise PassError(f"after {_blamed(run, given, check)}: {error}") from error
         yield run, module
+
+
+def _blamed(run: Pass, given: Module, check: Check) -> str:
+    """A pass whose module fails a check, and, if it runs again, the first of its steps that does."""
+    for name, module in getattr(run, "steps", lambda _: ())(given):
+        try:
+            check(module)
+        except VerifyError:
+            return f"{run.name}: {name}"
+    return run.name
 
 
 @contextmanager

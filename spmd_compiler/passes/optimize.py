@@ -9,10 +9,12 @@ so that they run while collectives do."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ..ir.graph import Module
+from ..ir.mesh import Mesh
 from .hardware import Hardware
 from .optimizations.bitwise_reductions import expand_bitwise
 from .optimizations.blocks_in_loops import put_together_in_loops
@@ -45,6 +47,8 @@ from .simplify import Simplify
 from .timeline import Timeline
 from .written_collectives import has_written, hoist_written
 
+Rewrite = tuple[str, Callable[[Module], Module]]  # by its name
+
 
 @dataclass(frozen=True)
 class Optimize:
@@ -61,62 +65,104 @@ class Optimize:
     name: ClassVar[str] = "optimize"
 
     def __call__(self, module: Module) -> Module:
-        module = Simplify()(module)
-        if has_written(module.main.body):
-            hoist_written(module.main.body)
-            drop_uniform_sums(module.main.body, module.mesh)
-            module = Simplify()(module)
-            join_dims(module.main.body, module.mesh, REDUCES)
-        if keep_less(module.main.body):
-            module = Simplify()(module)
-        if slice_operands(module.main.body):
-            module = Simplify()(module)
-        if exchange_first(module.main.body, module.mesh):
-            module = Simplify()(module)
-        compose_permutes(module.main.body, module.mesh)
-        share_halos(module.main.body, module.mesh)
-        join_barriers(module.main.body)
-        sizes = sorted(bucket_sizes(self.hardware, self.memory))
-        slice_first(module.main.body, module.mesh, sizes[0])
-        if self.memory is not None:
-            fit_memory(module.main.body, module.mesh, self.memory)
-        if self.platform != "tpu":
-            put_together_in_loops(module.main.body, module.mesh)
-        free_loops(module.main.body)
-        if len(sizes) == 1:
-            return self._combined(module, sizes[0])
-        return min((self._combined(Simplify()(module), size) for size in sizes), key=self._seconds)
+        made = module
+        for _, made in self.steps(module):  # noqa: B007
+            pass
+        return made
 
-    def _combined(self, module: Module, bucket: int) -> Module:
-        """The module, which no one else holds, its collectives combined to `bucket` bytes at most, and what follows from that."""
+    def steps(self, module: Module) -> Iterator[tuple[str, Module]]:
+        """The module after each rewrite, with the rewrite's name; each changes in place what the one before made."""
+        sizes = sorted(bucket_sizes(self.hardware, self.memory))
+        for name, rewrite in self.apart(module.mesh, has_written(module.main.body), sizes[0]):
+            module = rewrite(module)
+            yield name, module
+        made: list[Module] = []
+        for size in sizes:
+            each = module if len(sizes) == 1 else Simplify()(module)
+            for name, rewrite in self.together(module.mesh, size):
+                each = rewrite(each)
+                yield name, each
+            made.append(each)
+        if len(made) > 1:
+            yield "the size of what goes together", min(made, key=self._seconds)
+
+    def apart(self, mesh: Mesh, written: bool, bucket: int) -> list[Rewrite]:
+        """What is done before collectives are combined. written: the program has collectives of its own; bucket: bytes that one
+        collective may hold."""
+        rewrites = [("simplify", Simplify())]
+        if written:
+            rewrites += [
+                _in_place(hoist_written),
+                _cleaned(drop_uniform_sums, mesh, always=True),
+                _in_place(join_dims, mesh, REDUCES),
+            ]
+        rewrites += [
+            _cleaned(keep_less),
+            _cleaned(slice_operands),
+            _cleaned(exchange_first, mesh),
+            _in_place(compose_permutes, mesh),
+            _in_place(share_halos, mesh),
+            _in_place(join_barriers),
+            _in_place(slice_first, mesh, bucket),
+        ]
+        if self.memory is not None:
+            rewrites.append(_in_place(fit_memory, mesh, self.memory))
+        if self.platform != "tpu":
+            rewrites.append(_in_place(put_together_in_loops, mesh))
+        return [*rewrites, _in_place(free_loops)]
+
+    def together(self, mesh: Mesh, bucket: int) -> list[Rewrite]:
+        """Collectives are combined to `bucket` bytes at most, and what follows from that."""
         # of reduce-scatters over all axes XLA for TPUs makes all-reduces
         joined = GATHERS if self.platform == "tpu" else BOTH
-        split_reductions(module.main.body, module.mesh, bucket)
+        rewrites = [_in_place(split_reductions, mesh, bucket)]
         if not self.rings and self.hardware is None:
-            join_dims(module.main.body, module.mesh, joined, alone=True)
-        combine_collectives(module.main.body, module.mesh, bucket, COPIED if self.variadic else bucket)
+            rewrites.append(_in_place(join_dims, mesh, joined, alone=True))
+        rewrites.append(_in_place(combine_collectives, mesh, bucket, COPIED if self.variadic else bucket))
         if self.rings or (self.rings is None and self.hardware is not None):
-            make_rings(module.main.body, module.mesh, None if self.rings else self.hardware)
-            module = Simplify()(module)
-        join_dims(module.main.body, module.mesh, joined)
-        expand_bitwise(module.main.body, module.mesh)
-        clamp_starts(module.main.body, module.mesh)
-        crop_windows(module.main.body, module.mesh)
+            rewrites.append(_cleaned(make_rings, mesh, None if self.rings else self.hardware, always=True))
+        rewrites += [
+            _in_place(join_dims, mesh, joined),
+            _in_place(expand_bitwise, mesh),
+            _in_place(clamp_starts, mesh),
+            _in_place(crop_windows, mesh),
+        ]
         if self.platform != "tpu":
-            drop_unit_dims(module.main.body)
+            rewrites.append(_in_place(drop_unit_dims))
         if self.platform == "cpu":
-            split_sums(module.main.body)
-            module = rectify_in_calls(module)
-            module = slice_late(module)
-            keep_row_major(module.main.body)
-        order_carries(module.main.body)
+            rewrites += [
+                _in_place(split_sums),
+                ("rectify_in_calls", rectify_in_calls),
+                ("slice_late", slice_late),
+                _in_place(keep_row_major),
+            ]
+        rewrites.append(_in_place(order_carries))
         if self.platform == "tpu":
-            rewrite_for_tpu(module.main.body, module.mesh)
+            rewrites.append(_in_place(rewrite_for_tpu, mesh))
         if self.hardware is not None:
-            order_for_overlap(module.main.body, module.mesh, self.hardware)
-        return module
+            rewrites.append(_in_place(order_for_overlap, mesh, self.hardware))
+        return rewrites
 
     def _seconds(self, module: Module) -> float:
         """What a call takes, its ops in the order in which they are written."""
         assert self.hardware is not None
         return Timeline(module.mesh, self.hardware, as_written=True).block(module.main.body).total
+
+
+def _in_place(change: Callable[..., object], *args: Any, **kwargs: Any) -> Rewrite:
+    """Changes the block of `main`."""
+
+    def rewrite(module: Module) -> Module:
+        change(module.main.body, *args, **kwargs)
+        return module
+
+    return change.__name__, rewrite
+
+
+def _cleaned(change: Callable[..., object], *args: Any, always: bool = False) -> Rewrite:
+    """The same, and what nothing uses any more goes, if it changed anything, or always."""
+
+    def rewrite(module: Module) -> Module:
+        return Simplify()(module) if change(module.main.body, *args) or always else module
+
+    return change.__name__, rewrite

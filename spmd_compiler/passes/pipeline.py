@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import ArgumentError, UnsupportedError
 from ..ir.graph import Module
@@ -42,7 +43,20 @@ PREPARE: tuple[Pass, ...] = (
     MergeMoves(),
     TransposedProducts(),
 )
+
 ROOMS = 6  # sizes of blocks that are tried where memory is short, each half of the one before
+
+
+class Target(NamedTuple):
+    """What XLA compiles for. platform: as `Mesh.platform`, None if that is open; memory: bytes that a device has, if that is known;
+    variadic: XLA keeps all-gathers of several operands."""
+
+    platform: str | None = None
+    memory: float | None = None
+    variadic: bool = True
+
+
+ANY = Target()
 
 
 @dataclass(frozen=True)
@@ -83,20 +97,17 @@ def compile_module(
     options: Options | None = None,
     callback: Callback | None = None,
     units: Units | None = None,
-    platform: str | None = None,
+    target: Target = ANY,
     given: str = "import",
-    memory: float | None = None,
-    variadic: bool = True,
 ) -> Stages:
     """Runs all passes on an imported module whose `main` has its user's layouts: arguments in `Value.layout`, results in
     `result_attrs[i]["layout"]`. Returns the stages "import", "propagate", "expand", "optimize". `callback` is called
-    after each pass. `units`: what custom calls with these backend_configs run on a device. `platform`: what XLA compiles
-    for, as `Mesh.platform`. `given`: the stage that the module is in already; those before it are not there then. `memory`:
-    bytes that a device has. `variadic`: XLA keeps all-gathers of several operands. Raises UnsupportedError for a program that
-    takes more than `options.memory_limit`."""
+    after each pass. `units`: what custom calls with these backend_configs run on a device. `target`: what XLA compiles
+    for. `given`: the stage that the module is in already; those before it are not there then. Raises UnsupportedError for a
+    program that takes more than `options.memory_limit`."""
     options = options or Options()
     hardware = None if options.hardware is None else find_hardware(options.hardware)
-    limit = options.memory_limit
+    limit, memory = options.memory_limit, target.memory
     if limit is not None:
         memory = limit
     elif hardware is not None and memory is None:
@@ -112,7 +123,7 @@ def compile_module(
 
     def assign(room: float, exact: bool) -> Stages:
         seconds = options.time_limit if exact else None
-        first = Propagate(options.sweeps, seconds, limit, on_cpus=platform == "cpu")
+        first = Propagate(options.sweeps, seconds, limit, on_cpus=target.platform == "cpu")
         found = run(priced(prepared, hardware, room), (first, *emit))
         if hardware is None or exact or not options.sweeps:
             return found
@@ -120,7 +131,8 @@ def compile_module(
         usual = run(priced(prepared, None, room), (first, *emit))
         return _fastest((found, usual), hardware, memory)
 
-    emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, platform, memory, variadic))
+    target = target._replace(memory=memory)
+    emit = (Expand(units or {}), Optimize(hardware, options.collective_matmul, *target))
     stages = {given: module}
     if given != STAGES[0]:
         names = [p.name for p in emit]

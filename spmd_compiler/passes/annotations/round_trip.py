@@ -14,7 +14,7 @@ from ...errors import LayoutError
 from ...ir.annotations import split_shardings
 from ...ir.clone import clone_block
 from ...ir.graph import Block, Function, Module, Op, Raw, Value
-from ...ir.locations import unescape
+from ...ir.scanner import unescape
 
 _FRONTEND = "mhlo.frontend_attributes"
 _PREFIX = "xla.sdy."

@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import cast
 
-from ...ir.cpu_forms import FEW
 from ...ir.graph import Block, Op, Value
 from ...ir.mesh import Mesh
-from ...ir.optable import ELEMENTWISE
+from ...ir.optable import ELEMENTWISE, FEW_SLICES
 from ...ir.types import TensorType
 from ..emit.builder import Builder
 from ..estimate import reads
@@ -68,7 +67,7 @@ def _chain(op: Op, made: dict[Value, Op], used: Counter[Value]) -> list[Op]:
 def _is_worth_it(op: Op, source: Value, mesh: Mesh) -> bool:
     """Whether an op should rather move what its operand is computed from."""
     saved = op.operands[0].type.nbytes - source.type.nbytes
-    in_few_pieces = op.name == "all_to_all" and mesh.axes_size(op.attrs["axes"]) <= FEW
+    in_few_pieces = op.name == "all_to_all" and mesh.axes_size(op.attrs["axes"]) <= FEW_SLICES
     return saved > 0 or (saved == 0 and not in_few_pieces)
 
 

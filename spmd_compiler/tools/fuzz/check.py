@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ir.graph import Module
 from ...ir.verify import verify
-from ...passes.pipeline import compile_module
+from ...passes.pipeline import Target, compile_module
 from ..interpret import cut, join, run, run_devices
 from .generate import arguments, is_exact
 from .rounding import Account, Rounding
@@ -37,7 +37,7 @@ def judge(module: Module, seed: int = 0, memory: float | None = None) -> Verdict
     except Exception as error:
         return Verdict(f"generator: {type(error).__name__}: {error}")
     try:
-        stages = compile_module(module, memory=memory)
+        stages = compile_module(module, target=Target(memory=memory))
     except Exception as error:
         return Verdict(f"compile: {type(error).__name__}: {error}")
     try:
