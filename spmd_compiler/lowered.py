@@ -111,7 +111,8 @@ def _out_info(partitioned: Partitioned, out_tree: Any) -> Any:
 
 
 def _counted(by_position: int, named: Sequence[str]) -> str:
-    return f"{by_position} arguments" + (f" and {', '.join(named)} by name" if named else "")
+    arguments = f"{by_position} argument{'s' * (by_position != 1)}"
+    return f"{arguments} and, by name, {', '.join(named)}" if named else arguments
 
 
 class Compiled:
@@ -157,7 +158,7 @@ class Compiled:
         by_position = len(slots) - len(named)
         if (count, names) != (by_position, named):
             raise ArgumentError(
-                f"{name} was compiled for {_counted(by_position, named)}, not {_counted(count, names)}; static ones are left out"
+                f"{name} takes {_counted(by_position, named)}, not {_counted(count, names)}; static ones are left out"
             )
         if tree != self._arguments.tree:
             raise ArgumentError(f"{name} was compiled for arguments {self._arguments.tree}, not {tree}")

@@ -280,7 +280,7 @@ def test_bad_annotations_and_arguments():
         spmd.from_stablehlo(good, in_layouts=[None, None])
     with pytest.raises(LayoutError, match=r"in_layouts\[0\]"):
         spmd.from_stablehlo(good, in_layouts=[P("q")])
-    with pytest.raises(ArgumentError, match="was compiled for 1 arguments, not 2"):
+    with pytest.raises(ArgumentError, match="takes 1 argument, not 2"):
         spmd.from_stablehlo(good).compile()(1, 2)
 
 

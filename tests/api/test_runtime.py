@@ -131,7 +131,7 @@ def test_a_compiled_program_looks_again_at_arguments_that_change():
             np.testing.assert_array_equal(compiled(x), X * 2)
     with pytest.raises(spmd.ArgumentError, match=r"x has shape \(8, 2\)"):
         compiled(put(X[:, :2], "b"))
-    with pytest.raises(spmd.ArgumentError, match="compiled for 1 arguments, not 2 arguments"):
+    with pytest.raises(spmd.ArgumentError, match="takes 1 argument, not 2 arguments"):
         compiled(there, there)
     with pytest.raises(spmd.ArgumentError, match="x is of type int32; it was compiled for float32"):
         compiled(there.astype(np.int32))
@@ -154,7 +154,7 @@ def test_a_compiled_program_takes_keywords_by_their_names():
         (half, (), {"x": X, "a": small}),
         (jit(difference, in_layouts=P("a")).lower(X, small).compile(), (), {"x": X, "a": small}),
     ]:
-        with pytest.raises(spmd.ArgumentError, match="was compiled for"):
+        with pytest.raises(spmd.ArgumentError, match=r"takes \d argument"):
             compiled(*args, **kwargs)
 
 

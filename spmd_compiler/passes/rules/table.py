@@ -65,6 +65,16 @@ TABLE: dict[str, Callable[..., Rule | None]] = {
 }
 NEEDS_SCALARS = {"reduce", "reduce_window"}  # their rules depend on whether the init is neutral
 
+# Of custom calls the first rule that applies; JAX's own rules for the kernels that `batched` knows say less.
+CUSTOM_CALLS: tuple[tuple[Callable[[Op], bool], Callable[..., Rule | None]], ...] = (
+    (batched.is_known_kernel, batched.batched_call),
+    (custom.has_rule, custom.custom_rule),
+    (batched.declares_batch, batched.batched_call),
+    (approx_top_k.is_approx_top_k, approx_top_k.approx_top_k),
+    (is_placement, lambda _: passing.PassingRule()),
+    (passing.keeps_values, lambda _: passing.PassingRule()),
+)
+
 # ops that propagation and expansion treat themselves, because they hold other ops
 CONTROL = {"while", "case", "if", "manual_computation"}
 
@@ -82,17 +92,10 @@ def replicated(op: Op) -> Rule:
 
 
 def _make(op: Op, scalars: Scalars) -> Rule:
-    if op.name == "custom_call" and batched.is_known_kernel(op):  # JAX's own rules for these know less
-        return batched.batched_call(op)
-    if op.name == "custom_call" and custom.has_rule(op):
-        return custom.custom_rule(op)
-    if op.name == "custom_call" and batched.declares_batch(op):
-        return batched.batched_call(op)
-    if op.name == "custom_call" and approx_top_k.is_approx_top_k(op):
-        return approx_top_k.approx_top_k(op)
-    if op.name == "custom_call" and (is_placement(op) or passing.keeps_values(op)):
-        return passing.PassingRule()
-    make = TABLE.get(op.name)
+    if op.name == "custom_call":
+        make = next((rule for applies, rule in CUSTOM_CALLS if applies(op)), None)
+    else:
+        make = TABLE.get(op.name)
     if make is None:
         return replicated(op)
     return (make(op, scalars) if op.name in NEEDS_SCALARS else make(op)) or replicated(op)
