@@ -119,16 +119,18 @@ def batched(wanted: Wanted, dim: int | None, axes: tuple[str, ...]) -> Wanted:
 @dataclass(frozen=True)
 class Request:
     """A program, its mesh, and a layout per argument and result. None: for an argument replicated (free, where the
-    program becomes part of a larger one); for a result the compiler's choice."""
+    program becomes part of a larger one); for a result the compiler's choice. whole: of whole axes. JAX can't say of what leaves a
+    `jax.jit` that it lies on pieces of them."""
 
     program: Program
     mesh: Mesh
     ins: tuple[Wanted, ...]
     outs: tuple[Wanted, ...]
     options: Options
+    whole: bool = False
 
     def __post_init__(self) -> None:
-        fields = (self.program, self.mesh, self.ins, self.outs, self.options)
+        fields = (self.program, self.mesh, self.ins, self.outs, self.options, self.whole)
         object.__setattr__(self, "_hash", hash(fields))
 
     def __hash__(self) -> int:
@@ -138,8 +140,16 @@ class Request:
         """The partitioned program; made once."""
         made = self.program.compiled.get(self)
         if made is None:
-            made = self.program.compiled[self] = _compile(self)
+            made = _compile(self) if not self.whole else replace(self, whole=False).compile()
+            if self.whole and any(x.has_pieces for x in made.out_layouts):
+                made = self._on_whole_axes(made.out_layouts).compile()
+            self.program.compiled[self] = made
         return made
+
+    def _on_whole_axes(self, outs: Sequence[Layout]) -> Request:
+        """Asks for results in layouts without the pieces of axes there."""
+        whole = tuple(x.drop(a for a in x.axes if ":" in a) for x in outs)
+        return replace(self, outs=whole, whole=False)
 
 
 def _compile(request: Request) -> Partitioned:
@@ -150,10 +160,8 @@ def _compile(request: Request) -> Partitioned:
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
     stages, callbacks = _run_passes(request, ins, outs)
     chosen = _result_layouts(stages, program.outs)
-    if not _has_arrays(mesh, [*stored, *chosen]):  # do without sub-axes
-        whole = [x.drop(a for a in x.axes if ":" in a) for x in chosen]
-        stages, callbacks = _run_passes(request, ins, whole)
-        chosen = whole
+    if not _has_arrays(mesh, [*stored, *chosen]) and any(x.has_pieces for x in chosen):
+        return request._on_whole_axes(chosen).compile()
     return Partitioned(
         program.name, mesh, stages, program.ins, program.outs, tuple(stored), tuple(chosen), callbacks
     )

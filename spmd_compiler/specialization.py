@@ -162,7 +162,7 @@ class Specialization:
     @cached_property
     def _traced(self) -> Any:
         """The program as part of what JAX is tracing. One function, so that JAX keeps what it makes of it."""
-        request = self.request
+        request = replace(self.request, whole=True)
 
         def run(*xs: Any) -> list[Any]:
             return call(request, *xs)
@@ -176,7 +176,7 @@ class Specialization:
         mesh = compat.explicit_mesh(args)
         if mesh is None:
             return jax.tree.unflatten(self._out_tree, self._traced(*args))
-        specs = [s.spec for s in self.partitioned.out_shardings]
+        specs = [s.spec for s in self.request.compile().out_shardings]
         run: Any = jax.sharding.auto_axes(self._traced, out_sharding=specs)
         with compat.tracing_mesh(mesh):
             return jax.tree.unflatten(self._out_tree, run(*args))

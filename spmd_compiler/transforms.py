@@ -109,6 +109,7 @@ def _linearize(request: Request, nonzero: tuple[bool, ...]) -> Linearized | None
         (*(pool[i] for i in sources), *moving),
         tuple(pool[n_in + i] for i in outs),
         request.options,
+        request.whole,
     )
     return Linearized(primal, linear_request, tuple(sources), outs)
 
@@ -174,7 +175,9 @@ def _transposed(request: Request, linear: tuple[bool, ...], nonzero: tuple[bool,
     structs = [*pick(program.ins, linear, False), *pick(program.outs, nonzero)]
     ins = [*pick(request.ins, linear, False), *(_as_chosen(request, i) for i, nz in enumerate(nonzero) if nz)]
     made = _trace(request, back, structs, "transpose")
-    return Request(made, request.mesh, tuple(ins), tuple(pick(request.ins, linear)), request.options)
+    return Request(
+        made, request.mesh, tuple(ins), tuple(pick(request.ins, linear)), request.options, request.whole
+    )
 
 
 def _batch(
@@ -200,7 +203,9 @@ def _batched(axis: compat.BatchAxis, dims: tuple[int | None, ...], request: Requ
     ]
     ins = tuple(batched(w, d, axes) for w, d in zip(request.ins, dims, strict=True))
     outs = tuple(batched(w, 0, axes) for w in request.outs)
-    return Request(_trace(request, mapped, structs, "vmap"), request.mesh, ins, outs, request.options)
+    return Request(
+        _trace(request, mapped, structs, "vmap"), request.mesh, ins, outs, request.options, request.whole
+    )
 
 
 def register_rules() -> None:

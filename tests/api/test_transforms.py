@@ -242,3 +242,44 @@ def test_keys_and_dropout():
         jax.vmap(f, (None, None, 0))(W, X, jax.random.split(key, 3)),
         jax.vmap(dropped, (None, None, 0))(W, X, jax.random.split(key, 3)),
     )
+
+
+def heads(w, x):
+    return jnp.tanh((x @ w).reshape(8, 2, 4)).sum(0)
+
+
+def squares(x):
+    return (jnp.tanh(x.reshape(2, 4, 16)) ** 2).sum((0, 1))
+
+
+IN_PIECES = {  # the layouts of arguments with which results, or what gradients keep, lie on pieces of axes
+    "split": (lambda x: x.reshape(2, 4, 16) * 2, P("a"), (X,)),
+    "split and summed": (squares, P("a"), (X,)),
+    "fewer heads than devices": (heads, (P(None, "a"), P("b")), (W, X)),
+}
+TRANSFORMS = {
+    "jit": jax.jit,
+    "grad": lambda f: jax.grad(lambda *args: jnp.sum(f(*args) ** 2)),
+    "jit of grad": lambda f: jax.jit(jax.grad(lambda *args: jnp.sum(f(*args) ** 2))),
+    "vjp in jit": lambda f: lambda *args: jax.jit(lambda *xs: jax.vjp(f, *xs))(*args)[0],
+    "checkpoint": lambda f: jax.grad(jax.checkpoint(lambda *args: jnp.sum(f(*args) ** 2))),
+    "jvp": lambda f: lambda *args: jax.jvp(f, args, args),
+    "vmap": lambda f: lambda *args: jax.vmap(f)(*(jnp.stack([x, 2 * x]) for x in args)),
+}
+
+
+@pytest.mark.parametrize("how", TRANSFORMS)
+@pytest.mark.parametrize("name", IN_PIECES)
+def test_pieces_of_axes_do_not_leave_for_jax(name, how):
+    f, layouts, args = IN_PIECES[name]
+    partitioned = spmd.spmd_jit(f, mesh=MESH, in_layouts=layouts)
+    got, want = (TRANSFORMS[how](g)(*args) for g in (partitioned, f))
+    close(got, want)
+    assert all(isinstance(x.sharding, jax.sharding.NamedSharding) for x in jax.tree.leaves(got))
+
+
+def test_pieces_of_axes_leave_a_program_that_is_called_alone():
+    f, layouts, args = IN_PIECES["split"]
+    lowered = spmd.spmd_jit(f, mesh=MESH, in_layouts=layouts).lower(*args)
+    assert any(":" in str(x) for x in jax.tree.leaves(lowered.out_layouts))
+    assert lowered.comm_bytes() == 0
