@@ -24,7 +24,7 @@ def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) ->
     if os.path.exists(where) and not overwrite:
         raise SpmdError(f"there is a checkpoint at {where} already; give overwrite=True, or another path")
     with _orbax().StandardCheckpointer() as checkpointer:
-        checkpointer.save(where, jax.tree.map(_physical, tree), force=overwrite)
+        checkpointer.save(where, _in_folder(jax.tree.map(_physical, tree)), force=overwrite)
 
 
 def restore(path: str | os.PathLike[str], like: Any, layouts: Any = None) -> Any:
@@ -45,7 +45,7 @@ def restore(path: str | os.PathLike[str], like: Any, layouts: Any = None) -> Any
     asked = [np.zeros(1, np.int32) if e else w for e, w in zip(empty, wanted, strict=True)]
     with _orbax().StandardCheckpointer() as checkpointer:
         try:
-            found = jax.tree.leaves(checkpointer.restore(where, jax.tree.unflatten(tree, asked)))
+            found = jax.tree.leaves(checkpointer.restore(where, _in_folder(jax.tree.unflatten(tree, asked))))
         except (ValueError, KeyError) as error:
             raise SpmdError(
                 f"the checkpoint at {where} does not have the structure of `like`: {error}"
@@ -55,6 +55,11 @@ def restore(path: str | os.PathLike[str], like: Any, layouts: Any = None) -> Any
         for x, w, e in zip(found, wanted, empty, strict=True)
     ]
     return jax.tree.unflatten(tree, [_logical(x, y) for x, y in zip(whole, leaves, strict=True)])
+
+
+def _in_folder(tree: Any) -> Any:
+    """A tree of one leaf has a name in the checkpoint: orbax writes no arrays by themselves."""
+    return {"array": tree} if jax.tree.structure(tree) == jax.tree.structure(0) else tree
 
 
 def _orbax() -> Any:
@@ -78,7 +83,7 @@ def _physical(x: Any) -> Any:
 
 
 def _logical(x: Any, like: Any) -> Any:
-    return jax.random.wrap_key_data(x, impl=jax.random.key_impl(like)) if _is_key(like) else x
+    return jax.random.wrap_key_data(x, dtype=like.dtype) if _is_key(like) else x
 
 
 def _target(leaf: Any, spec: Any, where: str) -> jax.ShapeDtypeStruct:

@@ -90,6 +90,11 @@ def is_tracing() -> bool:
     return not (_core.trace_ctx.is_top_level() if clean is None else clean())
 
 
+def manual_axes() -> tuple[str, ...]:
+    """The axes of the `shard_map` or `pmap` around what is being traced."""
+    return tuple(getattr(jax.sharding.get_abstract_mesh(), "manual_axes", ()))
+
+
 def captured_tracers(traced: Any) -> list[Any]:
     """What a function captured if that includes values being traced: then it all is in front of its jaxpr's arguments."""
     return list(traced._consts)
@@ -129,8 +134,15 @@ def vary_alike(values: Sequence[Any]) -> list[Any]:
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:
     """Shape, dtype and weakness of an argument as JAX would trace it. TypeError for what is not an array."""
     aval = x if isinstance(x, jax.ShapeDtypeStruct) else jax.typeof(x)
-    dtype = jax.dtypes.canonicalize_dtype(aval.dtype, allow_extended_dtype=True)
+    dtype = aval.dtype
+    if not isinstance(x, jax.Array):  # an array keeps a type of 64 bits
+        dtype = jax.dtypes.canonicalize_dtype(dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(aval.shape, dtype, weak_type=bool(getattr(aval, "weak_type", False)))
+
+
+def spec_dims(spec: jax.sharding.PartitionSpec) -> tuple[Any, ...]:
+    """The axes of each dim; one with unreduced axes doesn't give them otherwise."""
+    return tuple(getattr(spec, "partitions", spec))
 
 
 def is_extended(dtype: Any) -> bool:

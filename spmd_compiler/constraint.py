@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from . import compat
 from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
 from .layout import Layout, LayoutLeaf, check_storable, is_layout_leaf, leaf_layout
-from .mesh import Mesh
+from .mesh import Mesh, check_global
 from .prefix import broadcast_prefix
 from .program import insert_dim
 from .tracing import current_mesh, current_trace
@@ -42,11 +43,12 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
     if leaf is None:
         return x
     trace = current_trace()
-    mesh = trace.mesh if trace is not None else _mesh_of(leaf)
+    mesh = trace.mesh if trace is not None else mesh_of_leaf(leaf, "relayout")
     rank = jax.numpy.ndim(x)
     layout = leaf_layout(leaf, mesh, rank, "relayout")
     if len({kind for _, kind in layout.partial}) > 1:
         raise LayoutError(f"relayout to {layout}: partials of two kinds at once have no one meaning")
+    _check_kinds(layout, jax.numpy.result_type(x))
     public = Layout.from_ir(layout, mesh)
     if trace is not None and compat.is_tracing():
         out = constrain(jax.numpy.asarray(x) if not isinstance(x, jax.Array) else x, layout, mesh)
@@ -57,18 +59,38 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
     if mesh.is_abstract:
         raise MeshError(f"relayout to {public}: an abstract mesh has no devices")
     if isinstance(x, jax.core.Tracer):
+        check_global("relayout")
         return _within_jit(x, public)
     return jax.device_put(x, public.to_jax())
 
 
-def _mesh_of(leaf: LayoutLeaf) -> Mesh:
+def _check_kinds(layout: ir_layout.Layout, dtype: Any) -> None:
+    """Raises LayoutError for a reduction that the type has not."""
+    boolean, whole = dtype == np.bool_, jax.numpy.issubdtype(dtype, jax.numpy.integer)
+    ordered = not jax.numpy.issubdtype(dtype, jax.numpy.complexfloating)
+    for axis, kind in layout.partial:
+        bitwise = kind in ("and", "or", "xor")
+        if (bitwise and not boolean and not whole) or (kind in ("max", "min") and not ordered):
+            raise LayoutError(f"relayout to {layout}: {dtype} has no {kind} to reduce over {axis!r} by")
+
+
+def public_layout(leaf: LayoutLeaf, rank: int, where: str) -> Layout:
+    """What a user gives for a value of `rank` dims as a Layout. Raises LayoutError or MeshError naming `where`."""
+    mesh = mesh_of_leaf(leaf, where)
+    return Layout.from_ir(leaf_layout(leaf, mesh, rank, where), mesh)
+
+
+def mesh_of_leaf(leaf: LayoutLeaf, where: str) -> Mesh:
+    """The mesh of a layout; of a PartitionSpec the default one. Raises LayoutError for what is no layout."""
+    if not isinstance(leaf, LayoutLeaf):
+        raise LayoutError(f"{where}: {leaf!r} is no Layout, PartitionSpec or NamedSharding")
     if isinstance(leaf, Layout):
         return leaf.mesh
     if isinstance(leaf, jax.sharding.NamedSharding):
         return Layout.from_jax(leaf, len(leaf.spec)).mesh
     mesh = current_mesh()
     if mesh is None:
-        raise MeshError(f"relayout to {leaf}: a PartitionSpec names no mesh; use a Layout, or a default_mesh")
+        raise MeshError(f"{where} to {leaf}: a PartitionSpec names no mesh; use a Layout, or a default_mesh")
     return mesh
 
 

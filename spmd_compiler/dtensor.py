@@ -12,17 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from .constraint import relayout
+from .constraint import mesh_of_leaf, public_layout, relayout
 from .errors import ArgumentError, LayoutError, MeshError
 from .jit import spmd_jit
-from .layout import Layout, check_storable
+from .layout import Layout, LayoutLeaf, check_storable, leaf_layout
 from .mesh import Mesh
 from .tracing import current_trace
 
 
-def copy_to_mesh(tensor: Any, layout: Layout) -> jax.Array:
-    """A number, numpy array or array as an array in `layout`. Inside programs the same as `relayout`."""
-    return relayout(tensor if isinstance(tensor, jax.Array) else jnp.asarray(tensor), layout)
+def copy_to_mesh(tensor: Any, layout: Any) -> Any:
+    """A number, numpy array or array, or a pytree of these, as arrays in `layout`, which is a prefix of it. Inside programs the same
+    as `relayout`. Raises LayoutError without a layout."""
+    if layout is None:
+        raise LayoutError("copy_to_mesh: give a layout")
+    return relayout(jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(x), tensor), layout)
 
 
 def relayout_like(tensor: Any, layout_tensor: Any) -> Any:
@@ -48,11 +51,12 @@ def fetch_layout(tensor: Any) -> Layout:
     return layout
 
 
-def check_layout(tensor: Any, layout: Layout) -> None:
-    """Raises LayoutError if `tensor` is not in `layout`."""
+def check_layout(tensor: Any, layout: LayoutLeaf) -> None:
+    """Raises LayoutError if `tensor` is not in `layout`; a PartitionSpec is one on the array's own mesh."""
     found = fetch_layout(tensor)
-    if found != layout:
-        raise LayoutError(f"the array is in {found}, not in {layout}")
+    wanted = Layout.from_ir(leaf_layout(layout, found.mesh, found.rank, "check_layout"), found.mesh)
+    if found != wanted:
+        raise LayoutError(f"the array is in {found}, not in {wanted}")
 
 
 def _layout_of(tensor: Any) -> Layout | None:
@@ -71,9 +75,10 @@ def _kind(x: Any) -> str:
     return f"a {type(x).__name__}"
 
 
-def pack(tensors: Sequence[Any], layout: Layout) -> jax.Array:
+def pack(tensors: Sequence[Any], layout: LayoutLeaf) -> jax.Array:
     """One array in `layout` from the blocks of this process' devices, one per device in the mesh's order (replicas
     too). Raises ArgumentError for another number of blocks, or blocks of different shapes or dtypes."""
+    layout = public_layout(layout, np.ndim(tensors[0]) if tensors else 0, "pack")
     mesh = _mesh_with_devices(layout, "pack")
     devices = _local(mesh)
     if len(tensors) != len(devices):
@@ -82,10 +87,6 @@ def pack(tensors: Sequence[Any], layout: Layout) -> jax.Array:
     kinds = {(tuple(b.shape), np.dtype(b.dtype).name) for b in blocks}
     if len(kinds) > 1:
         raise ArgumentError(f"pack: blocks of one array have one shape and dtype, not {sorted(kinds)}")
-    if len(blocks[0].shape) != layout.rank:
-        raise LayoutError(
-            f"pack: layout {layout.ir} has {layout.rank} dims, the blocks have {len(blocks[0].shape)}"
-        )
     shape = layout.global_shape_from_local_shape(blocks[0].shape)
     check_storable(layout.ir, "pack")
     if any(isinstance(b, jax.core.Tracer) for b in blocks):
@@ -166,7 +167,16 @@ def call_with_layout(fn: Callable[..., Any], layout: Any, *args: Any, **kwargs: 
     arrays = [x for x, a in zip(leaves, is_array, strict=True) if a]
     constants = tuple(x for x, a in zip(leaves, is_array, strict=True) if not a)
     layouts, layout_tree = jax.tree.flatten(layout)
-    key = (fn, tuple(layouts), layout_tree, tree, is_array, constants, tuple(map(type, constants)))
+    key = (
+        fn,
+        mesh_of_leaf(layouts[0], "call_with_layout"),
+        tuple(layouts),
+        layout_tree,
+        tree,
+        is_array,
+        constants,
+        tuple(map(type, constants)),
+    )
     try:
         made = _made(*key)
     except TypeError:  # something can't be hashed
@@ -177,7 +187,8 @@ def call_with_layout(fn: Callable[..., Any], layout: Any, *args: Any, **kwargs: 
 @functools.lru_cache(maxsize=256)
 def _made(
     fn: Callable[..., Any],
-    layouts: tuple[Layout, ...],
+    mesh: Mesh,
+    layouts: tuple[LayoutLeaf, ...],
     layout_tree: Any,
     tree: Any,
     is_array: tuple[bool, ...],
@@ -192,4 +203,4 @@ def _made(
         return fn(*args, **kwargs)
 
     call.__name__ = getattr(fn, "__name__", "call_with_layout")
-    return spmd_jit(call, mesh=layouts[0].mesh, out_layouts=jax.tree.unflatten(layout_tree, layouts))
+    return spmd_jit(call, mesh=mesh, out_layouts=jax.tree.unflatten(layout_tree, layouts))

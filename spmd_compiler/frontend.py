@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jaxlib.mlir import ir as mlir
 
 from . import compat
 from .errors import ArgumentError, ParseError
@@ -82,6 +83,11 @@ def from_stablehlo(
 
 
 def _import(source: Any, mesh: Mesh | None) -> Module:
+    if not isinstance(source, (str, bytes, mlir.Module)):
+        raise ArgumentError(
+            f"from_stablehlo: a {type(source).__name__} is no StableHLO; give its text or bytecode, or a module, as "
+            "jax.jit(f).lower(...).compiler_ir() returns"
+        )
     try:
         module = import_module(source, mesh or ir_mesh.Mesh([]))
         drop_boundary_tokens(module)

@@ -14,7 +14,7 @@ from . import compat, compat_executables
 from .errors import ArgumentError, MeshError
 from .layout import Layout, is_layout_leaf
 from .lowered import Lowered
-from .mesh import Mesh
+from .mesh import Mesh, as_mesh, check_global
 from .passes.pipeline import Options
 from .placement import Placer, check_deleted, check_donations, mesh_of
 from .signature import Call, Signature
@@ -136,6 +136,7 @@ class SpmdFunction:
         """A call with a signature that the dispatcher doesn't know."""
         call = self._signature.bind(args, kwargs)
         if compat.is_tracing() or any(isinstance(x, jax.core.Tracer) for x in call.leaves):
+            check_global(self._signature.fun_name)
             made, _ = self._specialize(call)
             return made.traced_call(call.leaves), None, False
         made, fixed = self._specialize(call)
@@ -170,10 +171,7 @@ class SpmdFunction:
 
 def _fixed_mesh(mesh: Any, in_layouts: Any, out_layouts: Any) -> Mesh | None:
     """The mesh that does not depend on the call. Raises MeshError if layouts are on another one."""
-    if isinstance(mesh, (jax.sharding.Mesh, jax.sharding.AbstractMesh)):
-        mesh = Mesh.from_jax(mesh)
-    if mesh is not None and not isinstance(mesh, Mesh):
-        raise MeshError(f"mesh={mesh!r} is no mesh; make one with spmd.create_mesh")
+    mesh = None if mesh is None else as_mesh(mesh, "mesh=")
     for name, layouts in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
         for leaf in jax.tree.leaves(layouts, is_leaf=is_layout_leaf):
             if isinstance(leaf, Layout):

@@ -7,11 +7,12 @@ from typing import Any
 
 from jax.sharding import NamedSharding, PartitionSpec
 
+from . import compat
 from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
 from .ir.layout import PARTIAL_KINDS
 from .ir.types import TensorType
-from .mesh import Mesh
+from .mesh import Mesh, as_mesh
 from .refinement import Refinement, coarse_axes, coarsen
 
 UNSHARDED = "unsharded"
@@ -28,9 +29,13 @@ class Layout:
     __slots__ = ("ir", "mesh")
 
     def __init__(self, specs: Sequence[Spec], mesh: Mesh, partial: Mapping[str, str] | None = None):
-        if isinstance(specs, str):
+        mesh = as_mesh(mesh, "the mesh of a layout")
+        if isinstance(specs, str) or not isinstance(specs, Iterable):
             raise LayoutError(f"layout {specs!r}: give a list with a spec per dim")
-        dims = tuple(_axes(s) for s in specs)
+        if not isinstance(partial, Mapping | None):
+            raise LayoutError(f"partial={partial!r}: give a dict of mesh axes and what reduces over them")
+        specs = list(specs)
+        dims = tuple(_axes(s, specs) for s in specs)
         partial = partial or {}
         used = [a for axes in dims for a in axes] + list(partial)
         text = f"layout {list(specs)}" + (f" partial {dict(partial)}" if partial else "")
@@ -57,7 +62,9 @@ class Layout:
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> Layout:
-        return cls.from_ir(ir_layout.Layout.replicated(rank), mesh)
+        if rank < 0:
+            raise LayoutError(f"a layout has 0 dims or more, not {rank}")
+        return cls.from_ir(ir_layout.Layout.replicated(rank), as_mesh(mesh, "the mesh of a layout"))
 
     @classmethod
     def batch_sharded(cls, mesh: Mesh, batch_dim: str, rank: int, axis: int = 0) -> Layout:
@@ -78,9 +85,9 @@ class Layout:
         if not isinstance(sharding, NamedSharding):
             raise LayoutError(f"{sharding} names no mesh axes; a Layout comes from a NamedSharding")
         mesh, origin = coarsen(sharding.mesh)
-        dims = tuple(coarse_axes(mesh, _axes(s), origin) for s in spec_dims(sharding.spec, rank))
-        unreduced = getattr(sharding.spec, "unreduced", None) or ()
-        return cls(dims, mesh, dict.fromkeys(unreduced, "sum"))
+        specs = spec_dims(sharding.spec, rank)
+        dims = tuple(coarse_axes(mesh, _axes(s, specs), origin) for s in specs)
+        return cls(dims, mesh, _unreduced(sharding.spec))
 
     def to_jax(self) -> NamedSharding:
         """The `NamedSharding`; over a mesh with split axes where the layout has sub-axes. LayoutError for a partial
@@ -119,26 +126,31 @@ class Layout:
         return self.mesh.axes_size(self.ir.dims[dim])
 
     def local_shape_from_global_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of each device's block, padding included."""
+        """The shape of each device's block, padding included. Raises LayoutError for a shape of another rank."""
+        self._check_rank(shape)
         return ir_layout.local_type(TensorType(tuple(shape), "i8"), self.ir, self.mesh).shape
 
     def global_shape_from_local_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of the whole, of which each device has a block of `shape`. Raises LayoutError for a shape of another rank."""
-        if len(shape) != self.rank:
-            raise LayoutError(f"layout {self.ir} has {self.rank} dims, a shape {tuple(shape)} does not")
+        self._check_rank(shape)
         return tuple(n * self.num_shards(d) for d, n in enumerate(shape))
 
     def stored(self, shape: Sequence[int]) -> Layout:
         """The layout in which a `jax.Array` of `shape` lies that is wanted in this one: of each dim the leading axes that
-        divide its size together. Raises LayoutError for a partial layout."""
+        divide its size together. Raises LayoutError for a partial layout, or a shape of another rank."""
+        self._check_rank(shape)
         check_storable(self.ir, "stored")
         return Layout.from_ir(stored_layout(self.ir, shape, self.mesh), self.mesh)
 
-    def delete(self, dims: Iterable[int]) -> Layout:
+    def _check_rank(self, shape: Sequence[int]) -> None:
+        if len(shape) != self.rank:
+            raise LayoutError(f"layout {self.ir} has {self.rank} dims, a shape {tuple(shape)} does not")
+
+    def delete(self, dims: int | Iterable[int]) -> Layout:
         """The layout without the given dims, as after a reduction that drops them; negative ones count from the end. Raises
         LayoutError for a dim that there is not."""
         gone: set[int] = set()
-        for d in dims:
+        for d in (dims,) if isinstance(dims, int) else dims:
             if not -self.rank <= d < self.rank:
                 raise LayoutError(f"layout {self.ir} has {self.rank} dims, none of which is {d}")
             gone.add(d % self.rank)
@@ -155,20 +167,29 @@ class Layout:
         return f"Layout({self.ir}, {self.mesh!r})"
 
 
-def _axes(spec: Spec) -> tuple[str, ...]:
+def _axes(spec: Spec, specs: Sequence[Spec]) -> tuple[str, ...]:
+    """The axes of one of `specs`."""
     if spec is None or spec == UNSHARDED:
         return ()
-    return (spec,) if isinstance(spec, str) else tuple(spec)
+    if isinstance(spec, str):
+        return (spec,)
+    if not isinstance(spec, Iterable) or spec is PartitionSpec.UNCONSTRAINED:
+        raise LayoutError(f"layout {list(specs)}: {spec!r} is no axis, tuple of axes, or None")
+    return tuple(spec)
 
 
 def spec_dims(spec: PartitionSpec, rank: int) -> list[Any]:
     """The dims of a PartitionSpec, filled up to `rank`."""
-    dims: list[Any] = list(spec)
+    dims: list[Any] = list(compat.spec_dims(spec))
     if len(dims) > rank:
         raise LayoutError(f"{spec} has {len(dims)} dims, but the value has {rank}")
     if any(d is PartitionSpec.UNCONSTRAINED for d in dims):
         raise LayoutError(f"{spec}: an unconstrained dim is no layout; give None for the whole leaf")
     return [*dims, *[None] * (rank - len(dims))]
+
+
+def _unreduced(spec: PartitionSpec) -> dict[str, str]:
+    return dict.fromkeys(getattr(spec, "unreduced", None) or (), "sum")
 
 
 LayoutLeaf = Layout | PartitionSpec | NamedSharding
@@ -182,7 +203,7 @@ def leaf_layout(leaf: LayoutLeaf, mesh: Mesh, rank: int, where: str) -> ir_layou
     """The IR layout of a user's leaf for a value of `rank` dims. Raises LayoutError or MeshError naming `where`."""
     try:
         if isinstance(leaf, PartitionSpec):
-            layout = Layout(spec_dims(leaf, rank), mesh)
+            layout = Layout(spec_dims(leaf, rank), mesh, _unreduced(leaf))
         else:
             layout = leaf if isinstance(leaf, Layout) else Layout.from_jax(leaf, rank)
     except LayoutError as error:

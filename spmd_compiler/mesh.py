@@ -162,14 +162,33 @@ class Mesh(ir_mesh.Mesh):
         return super().__hash__()
 
 
+def as_mesh(mesh: Any, where: str) -> Mesh:
+    """The mesh that a user gives: one of ours, or JAX's. Raises MeshError for anything else, naming `where`."""
+    if isinstance(mesh, (jax.sharding.Mesh, AbstractMesh)):
+        return Mesh.from_jax(mesh)
+    if not isinstance(mesh, Mesh):
+        raise MeshError(f"{where}: {mesh!r} is no mesh; make one with spmd.create_mesh")
+    return mesh
+
+
+def check_global(what: str) -> None:
+    """Raises MeshError where arrays are the blocks of one device."""
+    if axes := compat.manual_axes():
+        raise MeshError(
+            f"{what} is called within jax.shard_map or jax.pmap over {', '.join(axes)}, where arrays are the blocks of one device; it "
+            "takes whole ones: call it outside, or call a plain function there"
+        )
+
+
 def create_mesh(
     axes: Iterable[tuple[str, int]] | Mapping[str, int],
-    devices: Sequence[Any] | None = None,
+    devices: Sequence[Any] | np.ndarray | None = None,
     *,
     abstract: bool = False,
     abstract_device: AbstractDevice | None = None,
 ) -> Mesh:
-    """A mesh over `devices` (default: all), or an abstract one of any size. `axes`: pairs or a dict of name and size,
+    """A mesh over `devices` (a list, or an array such as `mesh_utils.create_device_mesh` returns; default: all), or an abstract
+    one of any size. `axes`: pairs or a dict of name and size,
     major to minor. `abstract_device`: the kind of devices that an abstract mesh stands for (default: JAX's own), such as
     `jax.sharding.AbstractDevice("TPU v5e", 1, "tpu")`. Raises MeshError if the sizes don't fit the devices."""
     if abstract:
@@ -178,15 +197,21 @@ def create_mesh(
         return Mesh(axes, abstract_device=abstract_device)
     if abstract_device is not None:
         raise MeshError("abstract_device= is for meshes without devices; drop it or add abstract=True")
-    return Mesh(axes, list(devices) if devices is not None else jax.devices())
+    if devices is None:
+        return Mesh(axes, jax.devices())
+    found = devices.ravel().tolist() if isinstance(devices, np.ndarray) else devices
+    if not isinstance(found, Iterable) or not all(hasattr(d, "device_kind") for d in found):
+        raise MeshError(f"devices={devices!r}: give a list or an array of jax.devices()")
+    return Mesh(axes, list(found))
 
 
 _default: ContextVar[Mesh | None] = ContextVar("spmd_default_mesh", default=None)
 
 
 @contextmanager
-def default_mesh(mesh: Mesh) -> Iterator[Mesh]:
+def default_mesh(mesh: Mesh | jax.sharding.Mesh | AbstractMesh) -> Iterator[Mesh]:
     """Within it, `spmd_jit` functions and DTensor calls that are given no mesh use this one."""
+    mesh = as_mesh(mesh, "default_mesh")
     token = _default.set(mesh)
     try:
         yield mesh

@@ -159,7 +159,8 @@ def _compile(request: Request) -> Partitioned:
     stored = [stored_layout(x, s.shape, mesh) for x, s in zip(ins, program.ins, strict=True)]
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
     stages, callbacks = _run_passes(request, ins, outs)
-    chosen = _result_layouts(stages, program.outs)
+    made = _result_layouts(stages, program.outs)
+    chosen = [_as_asked(x, w, s.shape, mesh) for x, w, s in zip(made, outs, program.outs, strict=True)]
     if not _has_arrays(mesh, [*stored, *chosen]) and any(x.has_pieces for x in chosen):
         return request._on_whole_axes(chosen).compile()
     return Partitioned(
@@ -209,6 +210,14 @@ def _output(wanted: Wanted, struct: jax.ShapeDtypeStruct) -> Layout | None:
     if wanted is None and compat.is_extended(struct.dtype):
         return Layout.replicated(len(struct.shape))  # the choice might cut the bits of a key
     return wanted.resolve() if isinstance(wanted, Chosen) else wanted
+
+
+def _as_asked(made: Layout, asked: Layout | None, shape: tuple[int, ...], mesh: Mesh) -> Layout:
+    """A result's layout with the axes of size 1 that it was asked to have, which the passes don't see."""
+    if asked is None:
+        return made
+    stored = stored_layout(asked, shape, mesh)
+    return stored if made is stored.drop(a for a in stored.axes if mesh.axis_size(a) == 1) else made
 
 
 def _result_layouts(stages: dict[str, Module], outs: Sequence[jax.ShapeDtypeStruct]) -> list[Layout]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.experimental import multihost_utils
 
 from .errors import MeshError
-from .mesh import Mesh
+from .mesh import Mesh, as_mesh
 
 
 def num_clients() -> int:
@@ -53,6 +53,7 @@ def create_distributed_mesh(
 
 def barrier(mesh: Mesh, name: str = "spmd_barrier") -> None:
     """Returns when all devices of the mesh have done what was asked of them before, in all processes."""
+    mesh = as_mesh(mesh, "barrier")
     if mesh.devices is None:
         raise MeshError(f"barrier: {mesh!r} is abstract, it has no devices")
     local = [d for d in mesh.devices if d.process_index == jax.process_index()]

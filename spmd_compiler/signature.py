@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -86,7 +86,9 @@ class Signature:
 
     def _resolve(self, what: str, nums: Any, names: Any) -> tuple[frozenset[int], frozenset[str]]:
         nums = (nums,) if isinstance(nums, int) else tuple(nums or ())
-        names = (names,) if isinstance(names, str) else tuple(names or ())
+        names = (names,) if isinstance(names, str) else names or ()
+        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"{what}_argnames={names!r}: give a name, or several")
         count = len(self.names)
         out: set[int] = set()
         for i in nums:

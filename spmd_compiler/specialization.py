@@ -52,6 +52,7 @@ class Specialization:
             arguments.slots,
             arguments.tree,
             arguments.statics,
+            tuple(type(value) for _, value in arguments.statics),  # 1 is not 1.0
             tuple((s.shape, s.dtype, s.weak_type) for s in self._structs),
             tuple(self._wanted),
             tuple(self._on_host),

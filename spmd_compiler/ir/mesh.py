@@ -7,6 +7,7 @@ positions of `a` before it (the notation of Shardy's sub-axes). Devices are numb
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -21,7 +22,14 @@ class Mesh:
     __slots__ = ("_coords", "_sizes", "axes", "cache", "local_types", "shape", "size")
 
     def __init__(self, axes: Iterable[tuple[str, int]] | Mapping[str, int]):
-        pairs = tuple(axes.items()) if isinstance(axes, Mapping) else tuple((n, int(s)) for n, s in axes)
+        try:
+            given = [(name, size) for name, size in (axes.items() if isinstance(axes, Mapping) else axes)]
+        except (TypeError, ValueError):
+            raise ValueError(f"mesh axes {axes!r}: give pairs of a name and a size, or a dict") from None
+        for name, size in given:
+            if not hasattr(size, "__index__"):
+                raise ValueError(f"mesh axis {name!r} has size {size!r}, which is no integer")
+        pairs = tuple((name, operator.index(size)) for name, size in given)
         names = [n for n, _ in pairs]
         for name, size in pairs:
             if not isinstance(name, str) or not _NAME.match(name):

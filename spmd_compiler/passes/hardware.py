@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +19,7 @@ class Hardware:
     flops: peak floating point operations per second, by element type; `default` for the others. memory_bandwidth: bytes
     per second. link_bandwidth: bytes per second that a device sends along one mesh axis; link_latency: seconds that one
     message takes at least. memory: bytes. axes: per mesh axis (bandwidth, latency), where they differ from that.
-    asynchronous: a device computes while it sends.
+    asynchronous: a device computes while it sends. Raises ArgumentError for rates that are not positive, or without a default.
     """
 
     name: str
@@ -28,6 +30,21 @@ class Hardware:
     memory: float
     axes: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
     asynchronous: bool = True
+
+    def __post_init__(self) -> None:
+        if "default" not in self.flops:
+            raise ArgumentError(f"hardware {self.name}: flops has no `default`")
+        latencies = [self.link_latency, *(latency for _, latency in self.axes.values())]
+        bandwidths = [
+            self.memory_bandwidth,
+            self.link_bandwidth,
+            *(bandwidth for bandwidth, _ in self.axes.values()),
+        ]
+        rates = [*self.flops.values(), *bandwidths, self.memory]
+        if not all(0 < x < math.inf for x in rates) or not all(0 <= x < math.inf for x in latencies):
+            raise ArgumentError(
+                f"hardware {self.name}: rates and memory are positive numbers, latencies not negative"
+            )
 
     def peak(self, dtype: str) -> float:
         return self.flops.get(dtype, self.flops["default"])
@@ -88,14 +105,15 @@ PRESETS = {
 }
 
 
-def find_hardware(given: Hardware | str) -> Hardware:
+def find_hardware(given: Hardware | str | os.PathLike[str]) -> Hardware:
     """A model, a preset's name, or the path of a TOML file. Raises ArgumentError for one that does not exist."""
     if isinstance(given, Hardware):
         return given
-    if isinstance(given, str) and given in PRESETS:
-        return PRESETS[given]
-    if isinstance(given, str) and given.endswith(".toml"):
-        return Hardware.from_toml(given)
+    name = os.fspath(given) if isinstance(given, (str, os.PathLike)) else ""
+    if name in PRESETS:
+        return PRESETS[name]
+    if name.endswith(".toml"):
+        return Hardware.from_toml(name)
     raise ArgumentError(
         f"no hardware {given!r}; there are {', '.join(PRESETS)}, or give a .toml file or a Hardware"
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -73,7 +75,7 @@ class Options:
 
     sweeps: int = 2
     verify: bool = True
-    hardware: Hardware | str | None = None
+    hardware: Hardware | str | os.PathLike[str] | None = None
     search: str = "default"
     time_limit: float = 60.0
     memory_limit: float | None = None
@@ -82,11 +84,14 @@ class Options:
     def __post_init__(self) -> None:
         if self.search not in ("default", "ilp"):
             raise ArgumentError(f"no search {self.search!r}; there are 'default' and 'ilp'")
-        if self.sweeps < 0:
-            raise ArgumentError(f"sweeps={self.sweeps}: rounds of improvement are 0 or more")
+        if not isinstance(self.sweeps, int) or self.sweeps < 0:
+            raise ArgumentError(f"sweeps={self.sweeps!r}: rounds of improvement are 0 or more")
         for name in ("time_limit", "memory_limit"):
-            if (limit := getattr(self, name)) is not None and not limit > 0:
-                raise ArgumentError(f"{name}={limit}: it has to be positive")
+            limit = getattr(self, name)
+            if limit is not None and not (isinstance(limit, numbers.Real) and float(limit) > 0):
+                raise ArgumentError(f"{name}={limit!r}: give a positive number")
+        if self.collective_matmul not in (True, False, None):
+            raise ArgumentError(f"collective_matmul={self.collective_matmul!r}: give True, False or None")
         if self.hardware is not None:
             find_hardware(self.hardware)
 

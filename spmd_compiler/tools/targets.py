@@ -15,11 +15,14 @@ from .. import ir
 from ..errors import SpmdError
 from ..frontend import from_stablehlo
 from ..ir.exporter import export_text
+from ..ir.verify import VerifyError, verify
 from ..jit import SpmdFunction
 from ..lowered import Lowered
 from ..passes.pipeline import STAGES as IR_STAGES
 from ..passes.pipeline import compile_module
 from ..passes.report import Collective, collectives
+
+_BYTECODE = b"ML\xefR"  # with which MLIR's begins
 
 STAGES = (*IR_STAGES, "stablehlo", "hlo")
 
@@ -73,8 +76,12 @@ def load(target: str) -> View:
         raise TargetError(f"there is no file {target}{hint}")
     if file.suffix == ".py":
         raise TargetError(f"write {target}:FUNCTION; it has {_functions(_load_file(file))}")
-    text = file.read_text()
-    if text.lstrip().startswith("mesh "):
+    data = file.read_bytes()
+    try:
+        text = data if data.startswith(_BYTECODE) else data.decode()
+    except UnicodeDecodeError:
+        raise TargetError(f"{target} is neither text nor MLIR bytecode") from None
+    if isinstance(text, str) and text.lstrip().startswith("mesh "):
         return _stage_file(target, text)
     lowered = from_stablehlo(text)
     return View(target, lowered.stages, lambda: lowered.compile().as_text(), lowered)
@@ -135,6 +142,12 @@ def _load_module(name: str) -> ModuleType:
 
 def _stage_file(name: str, text: str) -> View:
     module = ir.parse(text)
+    if "main" not in module.functions:
+        raise TargetError(f"{name} has no function @main")
+    try:
+        verify(module)
+    except VerifyError as error:
+        raise TargetError(f"{name} is not well formed: {error}") from None
     given = module.attrs.pop("stage", None)
     if given not in IR_STAGES:
         raise TargetError(f"{name} does not say which stage it is; spmd-dump writes a line `attr stage=...`")

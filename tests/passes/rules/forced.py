@@ -19,7 +19,7 @@ def spread_out(name: str) -> Iterator[None]:
     def cheap(op: Op) -> Rule:
         r = make(op)
         ways = [s._replace(exchange=None) for s in r.strategies]
-        return Rule(r.operands, r.results, r.sizes, ways, r.expand, Work(flops=1e9), r.fallback, r.even)
+        return Rule(r.operands, r.results, r.sizes, ways, r.expand, Work(flops=1e9), r.even)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(table.TABLE, name, cheap)
