@@ -28,3 +28,18 @@ def test_first_programs():
 
 def test_custom_rules():
     assert "reduce_scatter over model" in run("\n".join(blocks("docs/custom_rules.md")))
+
+
+def test_what_the_readme_shows_of_spmd_dump():
+    (shown,) = re.findall(r"```\n(\$ spmd-dump.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    commands = re.findall(r"^\$ spmd-dump (.*?)\n(.*?)(?=^\$|\Z)", shown, re.DOTALL | re.MULTILINE)
+    assert len(commands) == 2
+    for arguments, output in commands:
+        done = subprocess.run(
+            [sys.executable, "-m", "spmd_compiler.tools.dump", *arguments.split()],
+            cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        printed = [" ".join(line.split()) for line in done.stdout.splitlines()]
+        for line in output.strip().splitlines():
+            assert line.strip() == "..." or " ".join(line.split()) in printed
