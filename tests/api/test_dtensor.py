@@ -150,7 +150,7 @@ def test_clients_and_devices():
         ),
         (lambda: spmd.pack([X] * 3, LAYOUTS[0]), ArgumentError, "3 blocks for the 8 devices"),
         (lambda: spmd.pack([X] * 7 + [X[:1]], LAYOUTS[0]), ArgumentError, "one shape and dtype"),
-        (lambda: spmd.pack([X[0]] * 8, LAYOUTS[0]), LayoutError, "2 dims, the blocks have 1"),
+        (lambda: spmd.pack([X[0]] * 8, LAYOUTS[0]), LayoutError, "has 2 dims, but the value has 1"),
         (
             lambda: spmd.create_distributed_mesh([("a", 16)]),
             MeshError,

@@ -11,6 +11,7 @@ import spmd_compiler as spmd
 from spmd_compiler import ir, program
 from spmd_compiler.passes.optimizations.tpu_forms import part_as_matrix
 from spmd_compiler.passes.optimize import Optimize
+from spmd_compiler.passes.pipeline import Target
 
 MESH = {"a": 4, "b": 2}
 
@@ -19,7 +20,9 @@ MESH = {"a": 4, "b": 2}
 def tpus(monkeypatch):
     """Programs are written for TPUs, and run here."""
     compiled = program.compile_module
-    monkeypatch.setattr(program, "compile_module", lambda *a, **k: compiled(*a, **{**k, "platform": "tpu"}))
+    monkeypatch.setattr(
+        program, "compile_module", lambda *a, **k: compiled(*a, **{**k, "target": Target("tpu")})
+    )
 
 
 def weights_gradient(spec):

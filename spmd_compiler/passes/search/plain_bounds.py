@@ -52,6 +52,7 @@ SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a blo
 DEARER = 1.5  # times as dear a program may be that sends less
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
+MOSTLY = 2  # times as much work as each device's part, from which on most of it is repeated
 SLOWER = 1.5  # times as long as where it is dear, from which on work that CPUs repeat is too much
 HALF = 1 / 2  # of the memory
 HUGE = 3  # times the memory
@@ -164,7 +165,25 @@ class PlainBounds:
             if self.propagate.on_cpus:
                 heavier = (with_work(self.module, times) for times in (*HEAVIER, DEAR))
                 return self.lower("work", heavier, self.is_quicker, lean, math.inf)
-        return False
+        return self.propagate.on_cpus and self.spread_work()
+
+    def spread_work(self) -> bool:
+        """Goes to an assignment that CPUs take far less time for since it repeats no work, where plain propagation repeats most of it,
+        as behind what is cheaper to gather than to exchange: it bounds no bytes then, since XLA's partitioners keep what they read
+        spread. Whether it did."""
+        even = product_flops(self.body) / self.engine.mesh.size
+        if min(self.now.work, self.most.work) <= MOSTLY * even:
+            return False
+        spread = self.searched(with_work(self.module, HEAVIER[0]))
+        taken = self.seen_in(spread, self.taken)
+        if taken.work > REPEATED * even or SLOWER * taken.busy > self.now.busy:
+            return False
+        self.sent, self.fewest = (max(x, HARDLY * taken.sent) for x in (self.sent, self.fewest))
+        self.most = Taken(*map(max, self.most, taken))._replace(work=NO_MORE.work * taken.work)
+        lower = self.lower("work", (), self.is_quicker, spread, math.inf)
+        if lower:
+            self.told[-1] = "to repeat no work, it sends more bytes or messages than plain propagation does"
+        return lower
 
     def lessen_messages(self) -> None:
         """Goes to plain propagation where that takes fewer messages, and what is there sends as much and gains little by more; where
