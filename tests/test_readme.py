@@ -43,3 +43,19 @@ def test_what_the_readme_shows_of_spmd_dump():
         printed = [" ".join(line.split()) for line in done.stdout.splitlines()]
         for line in output.strip().splitlines():
             assert line.strip() == "..." or " ".join(line.split()) in printed
+
+
+def test_files_that_the_docs_name_are_there():
+    """The last column of each table of `search.md`, the first of those of `optimize.md`."""
+    named: list[str] = []
+    for page, column in (("search.md", -2), ("optimize.md", 1)):
+        rows = re.findall(r"^\|.*\|$", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+        named += [name for row in rows for name in re.findall(r"`([\w./]+)`", row.split("|")[column])]
+    files = [
+        path.relative_to(ROOT / "spmd_compiler").with_suffix("")
+        for path in ROOT.glob("spmd_compiler/**/*.py")
+    ]
+    modules = {part for path in files for part in (path.name, "/".join(path.parts[-2:]))}
+    assert len(named) > 40
+    for name in named:
+        assert name in modules | {"passes/", "join_barriers", "propagate.open"}, name
