@@ -19,8 +19,10 @@ from .hardware import Hardware, find_hardware
 from .manager import Callback, Check, Pass, no_cycle_collection, run_passes
 from .optimize import Optimize
 from .prepare.barriers import SplitBarriers
+from .prepare.late_reversals import LateReversals
 from .prepare.merge_moves import MergeMoves
 from .prepare.open_regions import OpenRegions
+from .prepare.own_converts import OwnConverts
 from .prepare.sorted_takes import SortedTakes
 from .prepare.transposed_products import TransposedProducts
 from .prepare.unflatten import Unflatten
@@ -42,6 +44,7 @@ PREPARE: tuple[Pass, ...] = (
     OpenRegions(),
     SplitBarriers(),
     SortedTakes(),
+    LateReversals(),
     MergeMoves(),
     TransposedProducts(),
 )
@@ -144,7 +147,7 @@ def compile_module(
         stages |= run(priced(module, hardware), emit[names.index(given) + 1 if given in names else 0 :])
         least = _takes(stages)
     else:
-        prepare = (*PREPARE, SpreadLoops(options.sweeps))
+        prepare = (*PREPARE, SpreadLoops(options.sweeps), OwnConverts())
         prepared = list(run(priced(module, hardware), prepare).values())[-1]
         exact = options.search == "ilp"
         found, least = (assign(math.inf, exact), 0) if memory is None else _fitting(assign, memory, exact)

@@ -1,0 +1,118 @@
+"""late_reversals: a reversed array that is reduced, maybe behind elementwise ops, is reduced as it came; of what that leaves the dims
+are reversed that are still there. A dim that is reduced in any order need not be reversed at all.
+
+Along a sharded dim a reversal sends all that it reverses, so that it should be little. XLA's simplifier does the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...ir.graph import Block, Module, Op, Value
+from ...ir.optable import ELEMENTWISE, reducer_kind
+from ..estimate import read_in
+
+Dims = frozenset[int]
+
+
+@dataclass(frozen=True)
+class LateReversals:
+    name: ClassVar[str] = "late_reversals"
+
+    def __call__(self, module: Module) -> Module:
+        if all(op.name != "reverse" for op in module.main.body.walk()):
+            return module
+        return module.with_body(_block(module.main.body))
+
+
+def _block(block: Block) -> Block:
+    uses, makers = Counter(read_in(block)), block.makers()
+    new, late = list[Op](), dict[Op, list[Op]]()
+    for op in block.ops:
+        if op.name == "reduce" and (ops := _Reduction(op, makers, uses).late()):
+            late[op] = ops
+    gone = {op for op in block.ops if op.name in ("reverse", *ELEMENTWISE)}
+    for op in block.ops:
+        if op in late:
+            new += late[op]
+        elif op.regions:
+            regions = tuple(map(_block, op.regions))
+            new.append(Op(op.name, op.operands, op.results, op.attrs, regions, op.loc))
+        else:
+            new.append(op)
+    left = Counter(v for op in new for v in (*op.operands, *(v for r in op.regions for v in r.captured())))
+    left.update(block.returns)
+    for op in reversed(new[:]):  # what only the reductions read
+        if op in gone and not any(left[v] for v in op.results):
+            new.remove(op)
+            left.subtract(op.operands)
+    return Block(block.args, new, block.returns)
+
+
+class _Reduction:
+    """A reduction of a block, the ops that make its values, and how often these are read."""
+
+    def __init__(self, op: Op, makers: dict[Value, Op], uses: Counter[Value]):
+        self.op, self.makers, self.uses = op, makers, uses
+        self.made: list[Op] = []
+        self.as_it_came: dict[Value, Value] = {}
+
+    def late(self) -> list[Op]:
+        """What does the same, with the reversal behind it; nothing if its operands aren't reversed alike."""
+        op = self.op
+        arrays, inits = op.operands[: len(op.results)], op.operands[len(op.results) :]
+        dims = next((d for v in arrays if (d := self.reversed(v))), None)
+        reduced = op.attrs["dimensions"]
+        if dims is None or (reducer_kind(op.regions[0]) is None and not dims.isdisjoint(reduced)):
+            return []
+        taken = [self.before(v, dims) for v in arrays]
+        if None in taken:
+            return []
+        kept = [d for d in range(arrays[0].type.rank) if d not in reduced]
+        still = tuple(k for k, d in enumerate(kept) if d in dims)
+        results = [Value(v.type) for v in op.results] if still else op.results
+        again = Op("reduce", [*(v for v in taken if v), *inits], results, op.attrs, op.regions, op.loc)
+        turned = zip(results, op.results, strict=True) if still else ()
+        reversals = [Op("reverse", [x], [y], {"dimensions": still}, (), op.loc) for x, y in turned]
+        return [*self.made, again, *reversals]
+
+    def reversed(self, value: Value) -> Dims | None:
+        """The dims along which a value is reversed, maybe before elementwise ops that nothing else reads."""
+        op = self.makers.get(value)
+        if op is None:
+            return None
+        if op.name == "reverse":
+            return frozenset(op.attrs["dimensions"])
+        if op.name in ELEMENTWISE and self.uses[value] == 1:
+            return next((dims for v in op.operands if (dims := self.reversed(v))), None)
+        return None
+
+    def before(self, value: Value, dims: Dims) -> Value | None:
+        """The value as it is without the reversal; None if it isn't reversed along these dims alone."""
+        op = self.makers.get(value)
+        if op is None:
+            return None
+        if op.name == "reverse":
+            return op.operands[0] if frozenset(op.attrs["dimensions"]) == dims else None
+        if _is_symmetric(op, dims):
+            return value
+        if op.name not in ELEMENTWISE or self.uses[value] > 1:
+            return None
+        if value not in self.as_it_came:
+            operands = [v if not v.type.rank else self.before(v, dims) for v in op.operands]
+            if None in operands:
+                return None
+            result = self.as_it_came[value] = Value(value.type)
+            self.made.append(Op(op.name, [v for v in operands if v], [result], op.attrs, (), op.loc))
+        return self.as_it_came[value]
+
+
+def _is_symmetric(op: Op, dims: Dims) -> bool:
+    """Whether what an op makes is the same if it is reversed."""
+    if op.name == "constant":
+        return not op.results[0].type.rank or op.attrs["value"].splat
+    if op.name == "iota":
+        return op.attrs["iota_dimension"] not in dims
+    return op.name == "broadcast_in_dim" and dims.isdisjoint(op.attrs["broadcast_dimensions"])
