@@ -27,20 +27,11 @@ from ..rules.table import RuleBook
 from ..simplify import drop_unused
 from .engine import Engine, State
 from .fusion_moves import take_within
-from .gathered_args import (
-    Seen,
-    broadcast_args,
-    contested_args,
-    crossing_args,
-    scanned_args,
-    shared_args,
-    transformed_args,
-)
 from .legalise import legalise
 from .local_search import local_search
 from .message_count import count_messages
+from .plain_propagation import PlainPropagation
 from .traffic import Traffic
-from .wanted_layouts import wanted_bases, wanted_carries, wanted_sums
 
 if TYPE_CHECKING:
     from ..propagate import Propagate
@@ -102,7 +93,7 @@ class PlainBounds:
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
         self.found: dict[Prices, State] = {}  # by searches with other prices
-        self.bases: Seen = {}
+        self.plainly = PlainPropagation(propagate, engine, module)
         self.strayed = False  # whether local search left the bound of what it began from
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
 
@@ -111,11 +102,11 @@ class PlainBounds:
         engine = self.engine
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
-        start = self.from_bases(self.start)
-        self.plain = min(self.propagated(start), key=self.sent_in)
+        start = self.plainly.from_bases(self.start)
+        self.plain = min(self.plainly.propagated(start), key=self.sent_in)
         plain, self.now = self.seen_in(self.plain, self.taken), self.taken(engine)
         most = HUGE * max(plain.held, self.now.held)
-        rivals = sorted([self.plain, *self.leaner(start)], key=self.sent_in)
+        rivals = sorted([self.plain, *self.plainly.leaner(start)], key=self.sent_in)
         leanest = next(x for x in rivals if x is self.plain or self.seen_in(x, self.taken).held <= most)
         self.leanest_plain, self.sent, self.fewest = leanest, plain.sent, self.sent_in(leanest)
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
@@ -230,56 +221,6 @@ class PlainBounds:
     def sent_in(self, state: State) -> float:
         """The bytes that a state sends."""
         return self.seen_in(state, self.engine.traffic.sent)
-
-    def from_bases(self, start: State) -> State:
-        """Plain propagation where what is made of a number and updated lies as users want it: partitioners propagate back."""
-        with self.engine.seen_in(start):
-            self.bases = wanted_bases(self.engine, self.body)
-        return self.propagated_from({}) if self.bases else start
-
-    def propagated(self, start: State) -> Iterator[State]:
-        """By plain propagation, which may also defer sums behind loops, or see arguments gathered."""
-        engine = self.engine
-        yield start
-        if any(op.name == "while" for op in engine.choices):
-            yield self.propagated_from({}, defers=True)
-        with engine.seen_in(start):
-            gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
-            carried = wanted_carries(engine, self.body)
-        for seen in filter(None, gathered):
-            yield self.propagated_from(seen)
-        if carried:
-            yield self.propagated_from(carried, defers=True)
-
-    def leaner(self, start: State) -> Iterator[State]:
-        """What plain propagation becomes where it gathers arguments that it need not, reduces sums as they are wanted, or adds them
-        before, as XLA's partitioners do where that sends less. It bounds bytes alone: memory and work may be more."""
-        engine, body = self.engine, self.body
-        with engine.seen_in(start):
-            crossing = [crossing_args(engine, body, k) for k in (0, 1)]
-            options = [
-                shared_args(engine, body),
-                wanted_sums(engine, body),
-                *crossing,
-                transformed_args(engine, body),
-            ]
-            broadcast = broadcast_args(engine, body)
-            merges = any(map(engine.adds_partials, engine.choices))
-        if merges:
-            yield self.propagated_from({}, merges=True)
-        for k, seen in enumerate(options):
-            if seen and seen not in options[:k]:
-                state = self.propagated_from(seen, merges=merges)
-                yield state
-                if more := self.seen_in(state, lambda engine: shared_args(engine, body)):
-                    yield self.propagated_from({**seen, **more}, merges=merges)
-        if broadcast:
-            yield self.propagated_from(broadcast, defers=True)
-
-    def propagated_from(self, seen: Seen, **sums: bool) -> State:
-        """By plain propagation that sees arguments in other layouts, and may defer sums or merge them."""
-        seen = {**self.bases, **seen}
-        return self.propagate.forwarded(self.module, None, self.engine.book, seen, **sums)[0].state()
 
     def seen_in(self, state: State, measure: Callable[[Engine], T]) -> T:
         """What a measure says of the program in another state."""
