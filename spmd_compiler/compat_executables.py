@@ -100,6 +100,7 @@ def _has(function: Any, given: Sequence[str]) -> bool:
 
 def compile_program(
     module: ir.Module,
+    *,
     name: str,
     devices: Sequence[Any],
     ins: Placed,

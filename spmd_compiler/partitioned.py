@@ -109,17 +109,17 @@ class Partitioned:
             module = global_form(module, [self.in_layouts[i] for i in kept], self.out_layouts)
         return compat_executables.compile_program(
             self.exported(module, devices="replicas" if replicas else "partitions"),
-            self.name,
-            devices,
-            list(zip(self.ins, self.in_shardings, strict=True)),
-            list(zip(self.outs, self.out_shardings, strict=True)),
-            kept,
-            out_tree,
-            donated,
-            self.callbacks,
-            replicas,
-            xla_options(self.module, self.mesh.platform, devices),
-            options or {},
+            name=self.name,
+            devices=devices,
+            ins=list(zip(self.ins, self.in_shardings, strict=True)),
+            outs=list(zip(self.outs, self.out_shardings, strict=True)),
+            kept=kept,
+            out_tree=out_tree,
+            donated=donated,
+            callbacks=self.callbacks,
+            replicas=replicas,
+            wished=xla_options(self.module, self.mesh.platform, devices),
+            options=options or {},
         )
 
     def _jitted(self, out_tree: Any, donated: Sequence[int]) -> Any:

@@ -43,7 +43,32 @@ def _linearize(request: Request, nonzero: tuple[bool, ...]) -> Linearized | None
     smooth = [i for i, s in enumerate(program.outs) if jnp.issubdtype(s.dtype, jnp.inexact)]
     if not smooth:
         return None
-    made: list[Any] = []
+    full, move = _with_residuals(request, nonzero, smooth)
+    full, sources = _kept_residuals(request, full)
+    primal = replace(request, program=full, outs=(*request.outs, *(None,) * (len(full.outs) - n_out)))
+
+    pool: list[Wanted] = [*request.ins, *(_as_chosen(primal, i) for i in range(len(full.outs)))]
+    structs = [*program.ins, *full.outs]
+    tangents = [_tangent(s) for s, nz in zip(program.ins, nonzero, strict=True) if nz]
+
+    def linear(*args: Any) -> list[Any]:
+        return jax.tree.unflatten(move, args[: len(sources)])(*args[len(sources) :])
+
+    line = _trace(request, linear, [*(structs[i] for i in sources), *tangents], "jvp")
+    depends = compat.depending_outputs(line.jaxpr, len(sources))
+    if not any(depends):
+        return None
+    line = _outputs(request, line, [i for i, d in enumerate(depends) if d], "jvp")
+    outs = tuple(i for i, d in zip(smooth, depends, strict=True) if d)
+    moving = [w for w, nz in zip(request.ins, nonzero, strict=True) if nz]
+    ins = (*(pool[i] for i in sources), *moving)
+    linear_request = replace(request, program=line, ins=ins, outs=tuple(pool[n_in + i] for i in outs))
+    return Linearized(primal, linear_request, tuple(sources), outs)
+
+
+def _with_residuals(request: Request, nonzero: tuple[bool, ...], smooth: list[int]) -> tuple[Program, Any]:
+    """The program that also returns what the linear one needs; and the structure of that, a function of tangents."""
+    program, made = request.program, list[Any]()
 
     def both(*primals: Any) -> list[Any]:
         def smooth_part(*xs: Any) -> tuple[list[Any], list[Any]]:
@@ -58,7 +83,13 @@ def _linearize(request: Request, nonzero: tuple[bool, ...]) -> Linearized | None
         return [*outs, *residuals]
 
     full = _trace(request, both, program.ins, "fwd")
-    # A residual that is an argument or a result already is taken from there.
+    return full, made[0]
+
+
+def _kept_residuals(request: Request, full: Program) -> tuple[Program, list[int]]:
+    """The program with each residual once, and without those that are arguments or results already; and where each residual comes
+    from, among its arguments and results."""
+    n_in, n_out = len(request.program.ins), len(request.program.outs)
     sources: list[int] = []
     kept: list[int] = list(range(n_out))
     first: dict[Any, int] = {}
@@ -72,46 +103,19 @@ def _linearize(request: Request, nonzero: tuple[bool, ...]) -> Linearized | None
                 first[source] = len(kept)
                 kept.append(position)
             sources.append(n_in + first[source])
-    if len(kept) < len(full.outs):
-        run = full.run
+    return _outputs(request, full, kept, "fwd"), sources
 
-        def needed(*xs: Any) -> list[Any]:
-            outs = run(*xs)
-            return [outs[i] for i in kept]
 
-        full = _trace(request, needed, program.ins, "fwd")
-    primal = replace(request, program=full, outs=(*request.outs, *(None,) * (len(kept) - n_out)))
+def _outputs(request: Request, program: Program, kept: Sequence[int], what: str) -> Program:
+    """A program that returns some of the results of another one."""
+    if len(kept) == len(program.outs):
+        return program
 
-    pool: list[Wanted] = [*request.ins, *(_as_chosen(primal, i) for i in range(len(kept)))]
-    structs = [*program.ins, *full.outs]
-    tangents = [_tangent(s) for s, nz in zip(program.ins, nonzero, strict=True) if nz]
+    def some(*xs: Any) -> list[Any]:
+        outs = program.run(*xs)
+        return [outs[i] for i in kept]
 
-    def linear(*args: Any) -> list[Any]:
-        move = jax.tree.unflatten(made[0], args[: len(sources)])
-        return move(*args[len(sources) :])
-
-    line = _trace(request, linear, [*(structs[i] for i in sources), *tangents], "jvp")
-    depends = compat.depending_outputs(line.jaxpr, len(sources))
-    if not any(depends):
-        return None
-    if not all(depends):
-        whole = line.run
-
-        def moving_part(*xs: Any) -> list[Any]:
-            return [y for y, d in zip(whole(*xs), depends, strict=True) if d]
-
-        line = _trace(request, moving_part, line.ins, "jvp")
-    outs = tuple(i for i, d in zip(smooth, depends, strict=True) if d)
-    moving = [w for w, nz in zip(request.ins, nonzero, strict=True) if nz]
-    linear_request = Request(
-        line,
-        request.mesh,
-        (*(pool[i] for i in sources), *moving),
-        tuple(pool[n_in + i] for i in outs),
-        request.options,
-        request.whole,
-    )
-    return Linearized(primal, linear_request, tuple(sources), outs)
+    return _trace(request, some, program.ins, what)
 
 
 def _as_chosen(request: Request, index: int) -> Wanted:
