@@ -61,6 +61,8 @@ def parse_layout(text: str) -> Layout:
 
 def parse(text: str) -> Module:
     """The module that `print_module` printed. Raises ParseError with line and column."""
+    if not isinstance(text, str):
+        raise ParseError(f"a {type(text).__name__} is no text of a module", 1, 1)
     return _Parser(text).module()
 
 
@@ -290,7 +292,7 @@ class _Parser:
 
     def op_name(self) -> str:
         if self.kind == "string":
-            return json.loads(self.advance())
+            return self.string()
         if self.kind != "word" or self.token not in OP_NAMES:
             self.fail(expected_op(self.token))
         return self.advance()
@@ -309,7 +311,7 @@ class _Parser:
 
     def attribute(self, key: str = "") -> Any:
         if self.kind == "string":
-            return json.loads(self.advance())
+            return self.string()
         if self.kind == "raw":
             text = self.advance()[1:-1]
             return Raw(re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], text))
@@ -338,12 +340,20 @@ class _Parser:
             return float(self.advance())
         return self.fail(f"expected the value of {key or 'an attribute'}")
 
+    def string(self) -> str:
+        try:
+            text = json.loads(self.token)
+        except json.JSONDecodeError as error:
+            return self.fail(f"a string that can't be read ({error})")
+        self.advance()
+        return text
+
     def dense(self, text: str) -> Dense:
         head, _, body = text[6:-1].partition(": ")
         name, _, shape_text = head.partition("[")
         splat = shape_text.endswith("!")
-        shape = tuple(int(n) for n in shape_text.rstrip("!").rstrip("]").split(",") if n)
         try:
+            shape = tuple(int(n) for n in shape_text.rstrip("!").rstrip("]").split(",") if n)
             dtype = numpy_dtype(dtype_from_numpy(np.dtype(name))) if name in np.sctypeDict else _small(name)
             if body.startswith("0x"):
                 array = np.frombuffer(bytes.fromhex(body[2:]), dtype).reshape(shape)

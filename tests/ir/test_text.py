@@ -91,3 +91,22 @@ def test_an_unknown_op_is_an_error_unless_it_is_quoted():
     assert (error.value.line, error.value.column) == (3, 16)
     quoted = text.replace("multiplyy", '"other.multiplyy"')
     assert print_module(parse(quoted)) == quoted
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("dense<[loat32[]:1>", "a constant that can't be read"),
+        ("dense<float32[q]: 1>", "a constant that can't be read"),
+        ('"a\nb"', "line 3, column 37: a string that can't be read"),
+    ],
+)
+def test_values_that_are_none(value, message):
+    text = f"mesh {{a=2}}\nfunc @main() -> (f32[4] {{-}}) {{\n  %0: f32[4] {{-}} = constant() value={value}\n  return %0\n}}\n"
+    with pytest.raises(ParseError, match=message):
+        parse(text)
+
+
+def test_what_is_no_text():
+    with pytest.raises(ParseError, match="a NoneType is no text"):
+        parse(None)
