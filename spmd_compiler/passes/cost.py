@@ -203,6 +203,8 @@ def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:
     elif step.kind in ("reduce_scatter", "all_to_all"):
         # the dim that is split may have to be padded to a multiple first
         sent = (n - 1) / n * max(local, target * n if step.kind == "reduce_scatter" else target)
+        if step.kind == "all_to_all" and step.order != step.axes:
+            touched += 2 * price.touch * local  # its pieces change places first
     elif step.kind != "collective_permute":
         sent, messages = ring_bytes(step.kind, n, local), JOINED if step.kind == "all_reduce" else 1.0
     if step.kind in ("reduce_scatter", "all_gather") and math.prod(block.shape[: step.dim]) > 1:

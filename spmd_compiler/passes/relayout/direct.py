@@ -26,7 +26,7 @@ def direct(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> list[Step]
         leaving = [a for a in have if a not in want and isinstance(dst.placement.get(a), int)]
         for to in dict.fromkeys(dst.placement[a] for a in leaving):
             assert isinstance(to, int)
-            moved.append((d, to, tuple(a for a in dst.dims[to] if a in leaving)))
+            moved.append((d, to, tuple(a for a in leaving if dst.placement[a] == to)))
     sources = {d for d, _, _ in moved}
     if len(sources) < len(moved) or sources.intersection(to for _, to, _ in moved):
         return None
@@ -68,7 +68,8 @@ def direct(type: TensorType, src: Layout, dst: Layout, mesh: Mesh) -> list[Step]
         return None
     for d, to, axes in moved:
         shrunk = remove(type, at, d, len(at.dims[d]) - len(axes), mesh)
-        if not go("all_to_all", axes, add(type, shrunk, to, axes, mesh, dst), dim=d, other=to):
+        order = tuple(a for a in dst.dims[to] if a in axes)
+        if not go("all_to_all", axes, add(type, shrunk, to, order, mesh, dst), dim=d, other=to):
             return None
     if not all(shrink(d) for d in sources):
         return None

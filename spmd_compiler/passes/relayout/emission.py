@@ -61,7 +61,7 @@ def _emit(b: Builder, value: Value, type: TensorType, step: Step) -> Value:
         return b.reduce_scatter(_whole(b, value, type, source, target, dim, axes), axes, dim, step.reduction)
     if kind == "all_to_all":
         other = step.other
-        value = _whole(b, value, type, source, target, other, axes)
+        value = _in_order(b, _whole(b, value, type, source, target, other, axes), step)
         return _trim(b, b.all_to_all(value, axes, other, dim), type, target, dim)
     if kind == "collective_permute":
         return b.permute(value, *permuted_axes(source, target))
@@ -93,6 +93,17 @@ def _whole(
         return value
     block = local_block(target, dim, type.shape[dim], b.mesh)
     return b.pad_to_split(value, dim, block, axes)
+
+
+def _in_order(b: Builder, value: Value, step: Step) -> Value:
+    """The pieces of the dim that an all-to-all splits, in the order of the devices that get them: they lie as the axes do there."""
+    if step.order == step.axes:
+        return value
+    d, shape, sizes = step.other, value.type.shape, [b.mesh.axis_size(a) for a in step.order]
+    front, behind = range(d), range(d + len(sizes), len(shape) + len(sizes))
+    pieces = b.reshape(value, (*shape[:d], *sizes, shape[d] // math.prod(sizes), *shape[d + 1 :]))
+    turned = b.transpose(pieces, [*front, *(d + step.order.index(a) for a in step.axes), *behind])
+    return b.reshape(turned, shape)
 
 
 def _exchange(b: Builder, value: Value, type: TensorType, step: Step) -> Value:

@@ -105,4 +105,6 @@ def _possible(step: Step, mesh: Mesh) -> bool:
     assert step.between is not None
     have, _ = permuted_axes(step.between, step.target)
     pieces = mesh.axes_size(step.axes)
+    if step.order != step.axes:
+        return False
     return pieces <= MAX_PIECES and mesh.axes_size(have) <= MAX_DEVICES and not step.source.blocks

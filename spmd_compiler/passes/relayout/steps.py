@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
     kind: "all_reduce", "reduce_scatter", "all_gather", "all_to_all", "collective_permute", "slice", "to_partial",
     "reblock" or "exchange". `axes` take part; `dim` is the dim gathered or split; for all_to_all the axes leave `dim` and
-    go to `other`. `reduction` is the kind of a partial. An exchange is an all_to_all to `between` and a permute.
+    go to `other`, where they may have another order (`order`). `reduction` is the kind of a partial. An exchange is an all_to_all to `between` and a permute.
     """
 
     kind: str
@@ -30,6 +30,11 @@ class Step(NamedTuple):
     other: int = -1
     reduction: str = ""
     between: Layout | None = None
+
+    @property
+    def order(self) -> Axes:
+        """Of an all_to_all: its axes, as `other` has them."""
+        return (self.between or self.target).dims[self.other][-len(self.axes) :]
 
     @property
     def sends(self) -> bool:
@@ -62,9 +67,10 @@ def steps(type: TensorType, src: Layout, mesh: Mesh, dst: Layout) -> Iterator[St
             # or move it to another dim
             for e in range(rank):
                 if e != d:
-                    target = add(type, gathered, e, suffix, mesh, dst)
-                    if target is not None:
-                        yield Step("all_to_all", suffix, src, target, dim=d, other=e)
+                    for order in _orders(suffix, dst.dims[e]):
+                        target = add(type, gathered, e, order, mesh, dst)
+                        if target is not None:
+                            yield Step("all_to_all", suffix, src, target, dim=d, other=e)
     # free axes: slice, or become a partial
     for a in free:
         where = dst.placement[a]
@@ -102,6 +108,14 @@ def permuted_axes(source: Layout, target: Layout) -> tuple[Axes, Axes]:
     want = tuple(a for axes in target.dims for a in axes)
     have += tuple(a for a in want if a not in have)
     return have, want + tuple(a for a in have if a not in want)
+
+
+def _orders(axes: Axes, wanted: Axes) -> Iterator[Axes]:
+    """Axes as they are, and in the order in which they are wanted, if that is another one."""
+    yield axes
+    order = tuple(a for a in wanted if a in axes)
+    if len(order) == len(axes) and order != axes:
+        yield order
 
 
 def _subsets(axes: Axes) -> Iterator[Axes]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler.ir.graph import Module
@@ -175,6 +176,10 @@ def test_larger_blocks_move_at_once(mesh, source, target, kinds):
         ((("b", "c"), ("a",)), ((), ("b",)), 4),
         (((), ("a", "b")), (("a",), ("c", "b")), 1),
         (((), ("a", "b")), (("b", "a", "c"), ()), 1.75),
+        ((("a", "b"), ()), ((), ("b", "a")), 1.5),
+        ((("c",), ("b", "a")), (("c", "a", "b"), ()), 0.75),
+        ((("c", "b", "a"), ()), ((), ("c", "a", "b")), 0.875),
+        ((("a", "c", "b"), ()), ((), ("b", "a", "c")), 0.875),
     ],
 )
 def test_axes_of_a_cube_change_dims(source, target, blocks):
@@ -185,6 +190,20 @@ def test_axes_of_a_cube_change_dims(source, target, blocks):
     step = spmd.spmd_jit(lambda x: spmd.relayout(x, after), mesh=mesh, in_layouts=before, out_layouts=after)
     assert step.lower(x).comm_bytes() <= blocks * x.nbytes / 8
     np.testing.assert_array_equal(step(x), x)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (16, 12), (7, 13), (8, 5, 6)])
+def test_axes_that_change_dims_in_another_order_do_so_at_once(shape):
+    """In one all-to-all: the pieces change places on the devices that send them."""
+    x = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
+    before, after = (
+        (P(("a", "b"), "c"), P("c", ("b", "a"))) if len(shape) == 3 else (P(("a", "b")), P(None, ("b", "a")))
+    )
+    f = spmd.spmd_jit(lambda x: spmd.relayout(spmd.relayout(x, before) + 1, after) * 2, mesh=MESHES[2])
+    np.testing.assert_array_equal(f(x), (x + 1) * 2)
+    if shape[0] == 64:
+        kinds = [c.kind for c in f.lower(x).collectives()]
+        assert kinds == ["all_to_all"]
 
 
 @pytest.mark.parametrize(
