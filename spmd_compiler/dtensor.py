@@ -167,6 +167,8 @@ def call_with_layout(fn: Callable[..., Any], layout: Any, *args: Any, **kwargs: 
     arrays = [x for x, a in zip(leaves, is_array, strict=True) if a]
     constants = tuple(x for x, a in zip(leaves, is_array, strict=True) if not a)
     layouts, layout_tree = jax.tree.flatten(layout)
+    if not layouts:
+        return fn(*args, **kwargs)
     key = (
         fn,
         mesh_of_leaf(layouts[0], "call_with_layout"),

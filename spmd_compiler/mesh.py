@@ -200,9 +200,10 @@ def create_mesh(
     if devices is None:
         return Mesh(axes, jax.devices())
     found = devices.ravel().tolist() if isinstance(devices, np.ndarray) else devices
-    if not isinstance(found, Iterable) or not all(hasattr(d, "device_kind") for d in found):
+    found = list(found) if isinstance(found, Iterable) else [found]
+    if not all(hasattr(d, "device_kind") for d in found):
         raise MeshError(f"devices={devices!r}: give a list or an array of jax.devices()")
-    return Mesh(axes, list(found))
+    return Mesh(axes, found)
 
 
 _default: ContextVar[Mesh | None] = ContextVar("spmd_default_mesh", default=None)

@@ -64,6 +64,7 @@ def test_static_arguments_that_are_equal_but_of_other_types():
     assert [g(X, n).dtype for n in (1, 1.0, True, 1)] == [np.int32, np.float32, np.bool_, np.int32]
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype")
 def test_wide_arrays_where_types_are_narrow():
     with jax.enable_x64(True):
         wide = jnp.arange(8, dtype=jnp.float64)
