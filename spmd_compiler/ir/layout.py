@@ -60,9 +60,8 @@ class Layout:
             self.is_replicated = not self.placement
             self.has_pieces = any(":" in a for a in self.axes)
             self._with_dim = {}
-            self = cls._interned.setdefault(
-                (dims, partial, blocks), self
-            )  # another thread may have been first
+            # another thread may have been first
+            self = cls._interned.setdefault((dims, partial, blocks), self)
         cls._interned[key] = self
         return self
 
