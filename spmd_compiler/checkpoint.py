@@ -10,11 +10,11 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from . import compat
-from .errors import LayoutError, MeshError, SpmdError
-from .layout import Layout, check_storable, is_layout_leaf, leaf_layout
+from .constraint import public_layout
+from .errors import LayoutError, SpmdError
+from .layout import check_storable, is_layout_leaf
 from .placement import is_placed
 from .prefix import broadcast_prefix
-from .tracing import current_mesh
 
 
 def save(path: str | os.PathLike[str], tree: Any, *, overwrite: bool = False) -> None:
@@ -59,7 +59,7 @@ def restore(path: str | os.PathLike[str], like: Any, layouts: Any = None) -> Any
 
 def _in_folder(tree: Any) -> Any:
     """A tree of one leaf has a name in the checkpoint: orbax writes no arrays by themselves."""
-    return {"array": tree} if jax.tree.structure(tree) == jax.tree.structure(0) else tree
+    return {"array": tree} if jax.tree_util.treedef_is_leaf(jax.tree.structure(tree)) else tree
 
 
 def _orbax() -> Any:
@@ -89,15 +89,9 @@ def _logical(x: Any, like: Any) -> Any:
 def _target(leaf: Any, spec: Any, where: str) -> jax.ShapeDtypeStruct:
     struct = compat.struct_of(leaf)
     if spec is not None:
-        mesh = spec.mesh if isinstance(spec, Layout) else None
-        if isinstance(spec, NamedSharding):
-            mesh = Layout.from_jax(spec, len(struct.shape)).mesh
-        mesh = mesh or current_mesh()
-        if mesh is None:
-            raise MeshError(f"{where}: {spec} names no mesh; use a Layout, or a default_mesh")
-        layout = leaf_layout(spec, mesh, len(struct.shape), where)
-        check_storable(layout, where)
-        sharding: Any = Layout.from_ir(layout, mesh).stored(struct.shape).to_jax()
+        layout = public_layout(spec, len(struct.shape), where)
+        check_storable(layout.ir, where)
+        sharding: Any = layout.stored(struct.shape).to_jax()
     elif is_placed(leaf):
         sharding = leaf.sharding
     else:

@@ -140,7 +140,7 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(aval.shape, dtype, weak_type=bool(getattr(aval, "weak_type", False)))
 
 
-def spec_dims(spec: jax.sharding.PartitionSpec) -> tuple[Any, ...]:
+def partitions(spec: jax.sharding.PartitionSpec) -> tuple[Any, ...]:
     """The axes of each dim; one with unreduced axes doesn't give them otherwise."""
     return tuple(getattr(spec, "partitions", spec))
 

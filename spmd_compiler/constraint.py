@@ -90,7 +90,7 @@ def mesh_of_leaf(leaf: LayoutLeaf, where: str) -> Mesh:
         return Layout.from_jax(leaf, len(leaf.spec)).mesh
     mesh = current_mesh()
     if mesh is None:
-        raise MeshError(f"{where} to {leaf}: a PartitionSpec names no mesh; use a Layout, or a default_mesh")
+        raise MeshError(f"{where}: {leaf} names no mesh; use a Layout, or a default_mesh")
     return mesh
 
 

@@ -180,7 +180,7 @@ def _axes(spec: Spec, specs: Sequence[Spec]) -> tuple[str, ...]:
 
 def spec_dims(spec: PartitionSpec, rank: int) -> list[Any]:
     """The dims of a PartitionSpec, filled up to `rank`."""
-    dims: list[Any] = list(compat.spec_dims(spec))
+    dims: list[Any] = list(compat.partitions(spec))
     if len(dims) > rank:
         raise LayoutError(f"{spec} has {len(dims)} dims, but the value has {rank}")
     if any(d is PartitionSpec.UNCONSTRAINED for d in dims):

@@ -140,11 +140,13 @@ class Request:
         """The partitioned program; made once."""
         made = self.program.compiled.get(self)
         if made is None:
-            made = _compile(self) if not self.whole else replace(self, whole=False).compile()
-            if self.whole and any(x.has_pieces for x in made.out_layouts):
-                made = self._on_whole_axes(made.out_layouts).compile()
-            self.program.compiled[self] = made
+            made = self.program.compiled[self] = self._compile_whole() if self.whole else _compile(self)
         return made
+
+    def _compile_whole(self) -> Partitioned:
+        made = replace(self, whole=False).compile()
+        pieces = any(x.has_pieces for x in made.out_layouts)
+        return self._on_whole_axes(made.out_layouts).compile() if pieces else made
 
     def _on_whole_axes(self, outs: Sequence[Layout]) -> Request:
         """Asks for results in layouts without the pieces of axes there."""

@@ -86,8 +86,9 @@ class Signature:
 
     def _resolve(self, what: str, nums: Any, names: Any) -> tuple[frozenset[int], frozenset[str]]:
         nums = (nums,) if isinstance(nums, int) else tuple(nums or ())
-        names = (names,) if isinstance(names, str) else names or ()
-        if not isinstance(names, Iterable) or not all(isinstance(name, str) for name in names):
+        given = names or ()
+        names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
+        if not all(isinstance(name, str) for name in names):
             raise ArgumentError(f"{what}_argnames={names!r}: give a name, or several")
         count = len(self.names)
         out: set[int] = set()

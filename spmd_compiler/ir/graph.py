@@ -7,7 +7,7 @@ change a module in place: they build a new one, with new values and ops, and sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -143,6 +143,19 @@ class Block:
             made.update(op.results)
         used.update(dict.fromkeys(self.returns))
         return [v for v in used if v not in made]
+
+    def with_ops(self, others: Mapping[Op, list[Op]]) -> Block:
+        """The block with others in place of some ops, in the blocks inside too."""
+        ops: list[Op] = []
+        for op in self.ops:
+            if op in others:
+                ops += others[op]
+            elif op.regions:
+                regions = tuple(r.with_ops(others) for r in op.regions)
+                ops.append(Op(op.name, op.operands, op.results, op.attrs, regions, op.loc))
+            else:
+                ops.append(op)
+        return Block(self.args, ops, self.returns)
 
     def replace(self, values: dict[Value, Value]) -> None:
         """Has the ops read other values, those of the blocks inside too. For a block that no one else holds."""

@@ -69,8 +69,6 @@ class Hardware:
             if not isinstance(beside, bool):
                 raise TypeError("asynchronous is true or false")
             rest = {k: float(v) for k, v in given.items()}
-            if "default" not in flops:
-                raise KeyError("flops.default")
             return cls(name, flops, axes=links, asynchronous=beside, **rest)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ArgumentError(

@@ -7,6 +7,7 @@ import numbers
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from ..errors import ArgumentError, UnsupportedError
@@ -95,8 +96,12 @@ class Options:
                 raise ArgumentError(f"{name}={limit!r}: give a positive number")
         if self.collective_matmul not in (True, False, None):
             raise ArgumentError(f"collective_matmul={self.collective_matmul!r}: give True, False or None")
-        if self.hardware is not None:
-            find_hardware(self.hardware)
+        _ = self.model  # which raises for one that does not exist
+
+    @cached_property
+    def model(self) -> Hardware | None:
+        """The hardware model; a file is read once."""
+        return None if self.hardware is None else find_hardware(self.hardware)
 
 
 @no_cycle_collection()
@@ -114,8 +119,7 @@ def compile_module(
     for. `given`: the stage that the module is in already; those before it are not there then. Raises UnsupportedError for a
     program that takes more than `options.memory_limit`."""
     options = options or Options()
-    hardware = None if options.hardware is None else find_hardware(options.hardware)
-    limit, memory = options.memory_limit, target.memory
+    hardware, limit, memory = options.model, options.memory_limit, target.memory
     if limit is not None:
         memory = limit
     elif hardware is not None and memory is None:

@@ -7,12 +7,14 @@ Along a sharded dim a reversal sends all that it reverses, so that it should be 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from ...ir.graph import Block, Module, Op, Value
 from ...ir.optable import ELEMENTWISE, reducer_kind
 from ..estimate import read_in
+from ..simplify import Simplify
 
 Dims = frozenset[int]
 
@@ -22,33 +24,21 @@ class LateReversals:
     name: ClassVar[str] = "late_reversals"
 
     def __call__(self, module: Module) -> Module:
-        if all(op.name != "reverse" for op in module.main.body.walk()):
+        body = module.main.body
+        if all(op.name != "reverse" for op in body.walk()):
             return module
-        return module.with_body(_block(module.main.body))
+        late = dict(_late(body))
+        return Simplify()(module.with_body(body.with_ops(late))) if late else module
 
 
-def _block(block: Block) -> Block:
+def _late(block: Block) -> Iterator[tuple[Op, list[Op]]]:
+    """The reductions of a block, and of those inside, that a reversal may be behind, with what does the same."""
     uses, makers = Counter(read_in(block)), block.makers()
-    new, late = list[Op](), dict[Op, list[Op]]()
     for op in block.ops:
         if op.name == "reduce" and (ops := _Reduction(op, makers, uses).late()):
-            late[op] = ops
-    gone = {op for op in block.ops if op.name in ("reverse", *ELEMENTWISE)}
-    for op in block.ops:
-        if op in late:
-            new += late[op]
-        elif op.regions:
-            regions = tuple(map(_block, op.regions))
-            new.append(Op(op.name, op.operands, op.results, op.attrs, regions, op.loc))
-        else:
-            new.append(op)
-    left = Counter(v for op in new for v in (*op.operands, *(v for r in op.regions for v in r.captured())))
-    left.update(block.returns)
-    for op in reversed(new[:]):  # what only the reductions read
-        if op in gone and not any(left[v] for v in op.results):
-            new.remove(op)
-            left.subtract(op.operands)
-    return Block(block.args, new, block.returns)
+            yield op, ops
+        for region in op.regions:
+            yield from _late(region)
 
 
 class _Reduction:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ...ir.graph import Block, Module, Op, Value
+from ...ir.graph import Module, Op, Value
 from ...ir.types import TensorType
 
 
@@ -32,18 +32,7 @@ class TransposedProducts:
             transpose = transposes.get(op.results[0]) if op.name == "dot_general" else None
             if transpose and (product := _turned(transpose, op)):
                 turned.update({op: product, transpose: []})
-        return module.with_body(_block(module.main.body, turned)) if turned else module
-
-
-def _block(block: Block, turned: dict[Op, list[Op]]) -> Block:
-    ops: list[Op] = []
-    for op in block.ops:
-        if op.regions:
-            regions = tuple(_block(r, turned) for r in op.regions)
-            ops.append(Op(op.name, op.operands, op.results, op.attrs, regions, op.loc))
-        else:
-            ops += turned.get(op, (op,))
-    return Block(block.args, ops, block.returns)
+        return module.with_body(module.main.body.with_ops(turned)) if turned else module
 
 
 def _turned(transpose: Op, product: Op) -> list[Op]:

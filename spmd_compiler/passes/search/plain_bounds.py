@@ -80,7 +80,10 @@ class Taken(NamedTuple):
 NO_MORE = Taken(1.0005, 1.1, 1.125, 1e9)  # times as much
 T = TypeVar("T")
 Bound = Callable[[Taken], bool]
-_TOLD = {"held": "take no more memory", "work": "do no more work"}
+_TOLD = {
+    "held": "to take no more memory than plain propagation does, it sends more bytes or messages",
+    "work": "to do no more work than plain propagation does, it sends more bytes or messages",
+}
 
 
 class PlainBounds:
@@ -119,14 +122,23 @@ class PlainBounds:
         if self.now.held > self.most.held:
             self.most = self.most._replace(held=self.most.held + self.spared())
         self.lessen_memory()
-        if self.now.work > NO_MORE.work * product_flops(self.body) / engine.mesh.size and self.lessen_work():
+        # operations of each device, if none are repeated
+        self.even = product_flops(self.body) / engine.mesh.size
+        if self.now.work > NO_MORE.work * self.even and self.lessen_work():
             self.lessen_memory()  # of what sends more: memory is worth more bytes than of what was there before
         self.lessen_messages()
 
     def lower(
-        self, what: str, modules: Iterable[Module], worth: Bound, last: State, dearer: float = MORE
+        self,
+        what: str,
+        modules: Iterable[Module],
+        worth: Bound,
+        last: State,
+        dearer: float = MORE,
+        told: str = "",
     ) -> bool:
-        """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much; whether it did."""
+        """Goes to an assignment that takes less memory ("held") or work, if the engine's takes too much; whether it did. told: what
+        there is to tell then, if not the usual."""
         most = getattr(self.most, what)
 
         def within(x: Taken) -> bool:
@@ -135,7 +147,7 @@ class PlainBounds:
         lower = getattr(self.now, what) > most and self.replaced(modules, within, worth, dearer, last)
         if lower:
             self.kept[what] = most
-            self.told.append(f"to {_TOLD[what]} than plain propagation does, it sends more bytes or messages")
+            self.told.append(told or _TOLD[what])
         return lower
 
     def lessen_memory(self) -> None:
@@ -162,19 +174,16 @@ class PlainBounds:
         """Goes to an assignment that CPUs take far less time for since it repeats no work, where plain propagation repeats most of it,
         as behind what is cheaper to gather than to exchange: it bounds no bytes then, since XLA's partitioners keep what they read
         spread. Whether it did."""
-        even = product_flops(self.body) / self.engine.mesh.size
-        if min(self.now.work, self.most.work) <= MOSTLY * even:
+        if min(self.now.work, self.most.work) <= MOSTLY * self.even:
             return False
         spread = self.searched(with_work(self.module, HEAVIER[0]))
         taken = self.seen_in(spread, self.taken)
-        if taken.work > REPEATED * even or SLOWER * taken.busy > self.now.busy:
+        if taken.work > REPEATED * self.even or SLOWER * taken.busy > self.now.busy:
             return False
         self.sent, self.fewest = (max(x, HARDLY * taken.sent) for x in (self.sent, self.fewest))
         self.most = Taken(*map(max, self.most, taken))._replace(work=NO_MORE.work * taken.work)
-        lower = self.lower("work", (), self.is_quicker, spread, math.inf)
-        if lower:
-            self.told[-1] = "to repeat no work, it sends more bytes or messages than plain propagation does"
-        return lower
+        told = "to repeat no work, it sends more bytes or messages than plain propagation does"
+        return self.lower("work", (), self.is_quicker, spread, math.inf, told)
 
     def lessen_messages(self) -> None:
         """Goes to plain propagation where that takes fewer messages, and what is there sends as much and gains little by more; where
