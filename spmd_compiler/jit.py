@@ -110,6 +110,21 @@ class SpmdFunction:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
+    def __repr__(self) -> str:
+        return f"<spmd_jit of {self._signature.fun_name}>"
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """What `jax.jit` of this function traces, for arguments like these: its jaxpr has the partitioned program inside.
+        `jax.export` takes it."""
+        signature = self._signature
+        return jax.jit(
+            self,
+            static_argnums=tuple(sorted(signature.static_nums)),
+            static_argnames=tuple(sorted(signature.static_names)),
+            donate_argnums=tuple(sorted(signature.donated_nums)),
+            donate_argnames=tuple(sorted(signature.donated_names)),
+        ).trace(*args, **kwargs)
+
     def lower(self, *args: Any, **kwargs: Any) -> Lowered:
         """Compiles for arguments like these (arrays or `jax.ShapeDtypeStruct`) and returns every stage."""
         call = self._signature.bind(args, kwargs)

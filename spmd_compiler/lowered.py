@@ -21,18 +21,39 @@ from .placement import Placer, check_deleted
 from .signature import Call
 
 
-class Lowered:
-    """A partitioned program before XLA."""
+class _Stage:
+    """What both stages tell of the arguments and the result."""
 
-    def __init__(self, partitioned: Partitioned, arguments: Call, out_tree: Any, quiet: bool = False):
+    def __init__(self, partitioned: Partitioned, arguments: Call, out_tree: Any, quiet: bool):
         """`arguments` and `out_tree`: the structure of arguments and result. `quiet`: arguments in another layout are
         relaid without a warning."""
-        self._partitioned, self._arguments, self._out_tree, self._quiet = (
-            partitioned,
-            arguments,
-            out_tree,
-            quiet,
-        )
+        self._partitioned, self._arguments, self._quiet = partitioned, arguments, quiet
+        self.out_tree = out_tree
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._partitioned.name} on {self._partitioned.mesh!r}>"
+
+    @property
+    def in_tree(self) -> Any:
+        """The structure of (args, kwargs), static ones left out."""
+        return jax.tree.structure(self.in_avals)
+
+    @property
+    def in_avals(self) -> Any:
+        """The shapes and dtypes of (args, kwargs)."""
+        structs = self._partitioned.ins[-len(self._arguments.leaves) :] if self._arguments.leaves else ()
+        return self._arguments.args_and_kwargs(structs)
+
+    @property
+    def out_info(self) -> Any:
+        """The result's shapes, dtypes and shardings, in its structure."""
+        rows = zip(self._partitioned.outs, self._partitioned.out_shardings, strict=True)
+        leaves = [struct.update(sharding=sharding) for struct, sharding in rows]
+        return jax.tree.unflatten(self.out_tree, leaves)
+
+
+class Lowered(_Stage):
+    """A partitioned program before XLA."""
 
     @property
     def in_layouts(self) -> Any:
@@ -43,12 +64,7 @@ class Lowered:
     @property
     def out_layouts(self) -> Any:
         """The layouts of the result, in its structure."""
-        return jax.tree.unflatten(self._out_tree, self._public(self._partitioned.out_layouts))
-
-    @property
-    def out_info(self) -> Any:
-        """The result's shapes, dtypes and shardings, in its structure."""
-        return _out_info(self._partitioned, self._out_tree)
+        return jax.tree.unflatten(self.out_tree, self._public(self._partitioned.out_layouts))
 
     def _public(self, layouts: Sequence[ir_layout.Layout]) -> list[Layout]:
         return [Layout.from_ir(x, self._partitioned.mesh) for x in layouts]
@@ -101,13 +117,8 @@ class Lowered:
                 ".stablehlo(), or use a mesh of devices; those of a topology from jax.experimental.topologies will do"
             )
         with part.precision():
-            executable = part.compile(self._out_tree, self._arguments.donated, compiler_options)
+            executable = part.compile(self.out_tree, self._arguments.donated, compiler_options)
         return Compiled(executable, part, self._arguments, self._quiet)
-
-
-def _out_info(partitioned: Partitioned, out_tree: Any) -> Any:
-    rows = zip(partitioned.outs, partitioned.out_shardings, strict=True)
-    return jax.tree.unflatten(out_tree, [struct.update(sharding=sharding) for struct, sharding in rows])
 
 
 def _counted(by_position: int, named: Sequence[str]) -> str:
@@ -115,11 +126,12 @@ def _counted(by_position: int, named: Sequence[str]) -> str:
     return f"{arguments} and, by name, {', '.join(named)}" if named else arguments
 
 
-class Compiled:
+class Compiled(_Stage):
     """An executable. Call it with arguments like those it was lowered for; static ones are fixed, and left out."""
 
-    def __init__(self, executable: Any, partitioned: Partitioned, arguments: Call, quiet: bool = False):
-        self._executable, self._partitioned, self._arguments = executable, partitioned, arguments
+    def __init__(self, executable: Any, partitioned: Partitioned, arguments: Call, quiet: bool):
+        super().__init__(partitioned, arguments, executable.out_tree, quiet)
+        self._executable = executable
         self._placer = Placer(partitioned.name, quiet)
         # JAX's dispatcher remembers arguments that lie where they should, and runs the program without any Python of ours.
         self._dispatch = compat_executables.cpp_dispatch(partitioned.name, self._miss)
@@ -176,6 +188,10 @@ class Compiled:
         """The optimized HLO."""
         return self._executable.as_text()
 
+    def runtime_executable(self) -> Any:
+        """XLA's executable, as JAX's runtime has it."""
+        return self._executable.runtime_executable()
+
     def memory_analysis(self) -> Any:
         """XLA's account of the memory on one device."""
         return self._executable.memory_analysis()
@@ -191,8 +207,3 @@ class Compiled:
     def output_shardings(self) -> Any:
         """The shardings of the result, in its structure."""
         return self._executable.output_shardings
-
-    @property
-    def out_info(self) -> Any:
-        """The result's shapes, dtypes and shardings, in its structure."""
-        return _out_info(self._partitioned, self._executable.out_tree)

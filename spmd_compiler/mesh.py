@@ -62,6 +62,13 @@ class Mesh(ir_mesh.Mesh):
         if len(kinds) > 1:
             raise MeshError(f"one mesh can't mix devices of different kinds: {', '.join(sorted(kinds))}")
 
+    def __copy__(self) -> Mesh:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Mesh:
+        """Itself, as JAX's: devices can't be copied."""
+        return self
+
     @property
     def is_abstract(self) -> bool:
         return self.devices is None

@@ -116,7 +116,7 @@ def batched(wanted: Wanted, dim: int | None, axes: tuple[str, ...]) -> Wanted:
     return insert_dim(wanted, dim, axes)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Request:
     """A program, its mesh, and a layout per argument and result. None: for an argument replicated (free, where the
     program becomes part of a larger one); for a result the compiler's choice. whole: of whole axes. JAX can't say of what leaves a
@@ -135,6 +135,11 @@ class Request:
 
     def __hash__(self) -> int:
         return self._hash  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        """As jaxprs show it."""
+        sides = ("(" + ", ".join(map(str, side)) + ")" for side in (self.ins, self.outs))
+        return f"{self.program.name} on {self.mesh!r}: {' -> '.join(sides)}"
 
     def compile(self) -> Partitioned:
         """The partitioned program; made once."""

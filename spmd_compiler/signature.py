@@ -40,10 +40,14 @@ class Call:
 
     def arrange(self, leaves: Sequence[Any]) -> Any:
         """Something per leaf, in the shape of the arguments: a tuple, or (tuple, dict) if there are keywords."""
+        args, named = self.args_and_kwargs(leaves)
+        return (args, named) if named else args
+
+    def args_and_kwargs(self, leaves: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Something per leaf, in the shape of the arguments; static ones are left out."""
         values = jax.tree.unflatten(self.tree, leaves)
         named = {k: v for k, v in zip(self.slots, values, strict=True) if isinstance(k, str)}
-        args = tuple(v for k, v in zip(self.slots, values, strict=True) if isinstance(k, int))
-        return (args, named) if named else args
+        return tuple(v for k, v in zip(self.slots, values, strict=True) if isinstance(k, int)), named
 
     @cached_property
     def paths(self) -> list[str]:

@@ -183,7 +183,7 @@ class Specialization:
             return jax.tree.unflatten(self._out_tree, run(*args))
 
     def lowered(self) -> Lowered:
-        return Lowered(self.partitioned, self._call, self._out_tree)
+        return Lowered(self.partitioned, self._call, self._out_tree, quiet=False)
 
 
 def _struct(leaf: Any, i: int, arguments: Call) -> jax.ShapeDtypeStruct:

@@ -1,5 +1,7 @@
 """The public mesh and layout: construction, JAX both ways, errors."""
 
+import copy
+
 import jax
 import numpy as np
 import pytest
@@ -17,6 +19,10 @@ def mesh():
 
 
 class TestMesh:
+    def test_a_copy_is_the_mesh_itself(self, mesh):
+        layout = Layout(("batch", UNSHARDED), mesh)
+        assert copy.copy(mesh) is copy.deepcopy(mesh) is copy.deepcopy(layout).mesh is mesh
+
     def test_pairs_and_dict_are_the_same_mesh(self, mesh):
         assert spmd.create_mesh({"batch": 4, "model": 2}) == mesh
         assert mesh.shape == {"batch": 4, "model": 2}

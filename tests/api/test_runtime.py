@@ -116,6 +116,38 @@ def test_shapes_without_compiling_and_forgetting():
         assert (info["y"].shape, info["y"].dtype, info["y"].sharding.spec) == ((8, 6), np.float32, P("a"))
 
 
+def test_stages_tell_what_those_of_jax_tell():
+    f = jit(lambda tree, *, k: tree["x"] * k, in_layouts=P("a"), static_argnames="k")
+    theirs = jax.jit(lambda tree, *, k: tree["x"] * k, static_argnames="k").lower({"x": X}, k=2)
+    lowered = f.lower({"x": X}, k=2)
+    compiled = lowered.compile()
+    for ours in (lowered, compiled):
+        assert (ours.in_tree, ours.out_tree) == (theirs.in_tree, theirs.out_tree)
+        assert jax.tree.map(lambda a: (a.shape, a.dtype), ours.in_avals) == (({"x": ((8, 6), X.dtype)},), {})
+        assert "<lambda>" in repr(ours)
+    assert len(compiled.runtime_executable().local_devices()) == MESH.size
+    assert "<lambda>" in repr(f)
+
+
+def test_a_traced_program_is_one_of_jax():
+    f = jit(lambda x, *, k: jnp.tanh(x) * k, in_layouts=P("a"), out_layouts=P("a", "b"), static_argnames="k")
+    traced = f.trace(X, k=2)
+    assert traced.out_info.shape == X.shape and "-> ({a,b})" in str(traced.jaxpr)
+    out = traced.lower().compile()(X)
+    np.testing.assert_allclose(out, np.tanh(X) * 2, rtol=1e-6)
+    assert out.sharding.spec == P("a", "b")
+
+
+def test_exported_programs_are_the_partitioned_ones():
+    import jax.export
+
+    f = jit(lambda x: jnp.sin(x).sum(0), in_layouts=P("a"))
+    exported = jax.export.export(f)(jax.ShapeDtypeStruct(X.shape, X.dtype))
+    assert exported.nr_devices == MESH.size
+    out = jax.jit(exported.call)(put(X, "a"))
+    np.testing.assert_allclose(out, np.sin(X).sum(0), rtol=1e-5, atol=1e-6)
+
+
 def test_lowering_without_data():
     lowered = jit(lambda x: x.sum(), in_layouts=P("a")).lower(jax.ShapeDtypeStruct((8, 6), np.float32))
     assert [c.kind for c in lowered.collectives()] == ["all_reduce"]
