@@ -54,6 +54,7 @@ class Engine(Assignment):
         self.free_args: set[Value] = set()
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
+        self.adopted: dict[tuple[Op, Choice], Choice] = {}  # one object for those that are equal, as `memory` wants it
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
@@ -212,7 +213,8 @@ class Engine(Assignment):
         for op, choice in self.choices.items():
             if op.name not in UNPRICED:
                 cost = self.book.rule(op).own_cost(choice, op.operands, op.results, self.mesh)
-                self.choices[op] = choice._replace(cost=cost)
+                choice = choice._replace(cost=cost)
+                self.choices[op] = self.adopted.setdefault((op, choice), choice)
         self.moved()
 
     def moved(self) -> None:

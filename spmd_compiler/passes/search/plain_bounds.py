@@ -96,6 +96,7 @@ class PlainBounds:
         self.told: list[str] = []
         self.kept: dict[str, float] = {}  # what must not exceed a bound any more
         self.found: dict[Prices, State] = {}  # by searches with other prices
+        self.improved: dict[int, State] = {}  # what local search makes of states, by their numbers
         self.plainly = PlainPropagation(propagate, engine, module)
         self.strayed = False  # whether local search left the bound of what it began from
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
@@ -343,7 +344,7 @@ class PlainBounds:
         taken = self.taken(engine)
         if not bound(taken):
             return False
-        local_search(engine, self.body)
+        self.improve()
         improved = self.taken(engine)
         self.strayed = not bound(improved)
         if self.strayed:
@@ -358,6 +359,16 @@ class PlainBounds:
 
         take_within(engine, before, is_within)
         return True
+
+    def improve(self) -> None:
+        """Local search that keeps to no bound; once from each assignment."""
+        engine = self.engine
+        start = engine.memory.state
+        if start in self.improved:
+            engine.restore(self.improved[start])
+        else:
+            local_search(engine, self.body)
+            self.improved[start] = engine.state()
 
     def cramped(self) -> Iterator[Module]:
         """The module with blocks dear that are larger than parts of the largest one that a device makes. Where the assignment is no
