@@ -15,18 +15,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from ..ir.graph import Block, Module, Value
+from ..ir.graph import Block, Module
 from ..ir.layout import Layout
 from .cost import USUAL, prices
 from .rules.table import RuleBook
 from .search.assignment import exchange
 from .search.cut_axes import cut_of
 from .search.dynamic import View, improve
-from .search.engine import Engine, State
+from .search.engine import AS_USUAL, Engine, Forwarding, State
 from .search.exact import solve
 from .search.fused_axes import Fusion, fusions_of
 from .search.fusion_moves import take_from
@@ -131,21 +131,14 @@ class Propagate:
         module: Module,
         fusion: Fusion | None = None,
         book: RuleBook | None = None,
-        seen: Mapping[Value, Layout] | None = None,
-        whole: bool = False,
-        defers: bool = False,
-        merges: bool = False,
+        forwarding: Forwarding = AS_USUAL,
     ) -> tuple[Engine, list[Layout | None]]:
-        """As `assigned`, by plain propagation. seen: arguments that it sees in other layouts than they have. whole: it sees
-        no axes in pieces behind reshapes. defers: it leaves partials unreduced while ops are linear in them; merges: only where they are
-        added to others like them."""
+        """As `assigned`, by plain propagation."""
         main = module.main
-        engine = Engine(module, fusion, book)
-        engine.whole, engine.seen = whole, seen or {}
-        engine.defers, engine.merges = defers, merges
+        engine = Engine(module, fusion, book, forwarding)
         wanted = self.asked(engine, module)
         for value in main.body.args:
-            layout = engine.seen.get(value, value.layout)
+            layout = forwarding.seen.get(value, value.layout)
             engine.layouts[value] = engine.given(layout) or Layout.replicated(value.type.rank)
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
@@ -335,9 +328,9 @@ class Propagate:
         if engine.fusion:
             return
         if seen := on_idle_axes(module):
-            self.compare(engine, module, self.forwarded(module, None, engine.book, seen)[0])
+            self.compare(engine, module, self.forwarded(module, None, engine.book, Forwarding(seen))[0])
         if any(x.has_pieces for x in engine.layouts.values()):
-            self.compare(engine, module, self.forwarded(module, None, engine.book, whole=True)[0])
+            self.compare(engine, module, self.forwarded(module, None, engine.book, Forwarding(whole=True))[0])
 
     def compare(self, engine: Engine, module: Module, other: Engine) -> None:
         """Goes on with what is found from another start, where that is better."""

@@ -18,7 +18,7 @@ from spmd_compiler.passes.estimate import product_flops
 from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.rules.table import RuleBook
 from spmd_compiler.passes.search import plain_bounds
-from spmd_compiler.passes.search.engine import UNPRICED, Engine
+from spmd_compiler.passes.search.engine import UNPRICED, Engine, Forwarding
 from spmd_compiler.passes.search.gathered_args import contested_args, crossing_args, scanned_args, shared_args
 from spmd_compiler.passes.search.wanted_layouts import wanted_carries, wanted_sums
 from tests.variants import lowered as variant
@@ -100,7 +100,7 @@ def test_carries_lie_as_their_results_are_wanted():
     (stack,) = wanted
     assert stack.type.shape == (6, 64, 64) and plain.layouts[stack].is_replicated
     assert wanted[stack] == module.main.body.args[0].layout
-    seen, _ = propagate.Propagate().forwarded(module, None, None, wanted, defers=True)
+    seen, _ = propagate.Propagate().forwarded(module, None, None, Forwarding(wanted, defers=True))
     assert seen.layouts[stack] is wanted[stack]
     assert seen.traffic.sent(seen) < plain.traffic.sent(plain)
 
@@ -250,7 +250,7 @@ def test_sums_that_are_wanted_on_more_axes():
     engine, _ = propagate.Propagate().forwarded(module)
     wanted = wanted_sums(engine, module.main.body)
     assert [(v.type.shape, str(x)) for v, x in wanted.items()] == [((512, 512), "{model,-}")]
-    there, _ = propagate.Propagate().forwarded(module, seen=wanted)
+    there, _ = propagate.Propagate().forwarded(module, forwarding=Forwarding(wanted))
     assert there.traffic.sent(there) < 0.3 * engine.traffic.sent(engine)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ...ir.graph import Block, Module, Op, Value
@@ -32,6 +33,20 @@ UNKNOWN_TRIPS = 8  # iterations that a loop of unknown length counts as
 UNPRICED = frozenset((*CONTROL_FLOW, *FIXED))  # ops without rules
 
 
+class Forwarding(NamedTuple):
+    """How a forward assignment differs from the usual one. seen: values that it sees in other layouts: arguments, carries of loops, sums,
+    bases. whole: it sees no pieces of axes that reshapes leave (`whole_axes`). defers: it leaves partials unreduced while ops
+    are linear in them. merges: it adds partials that are alike before they are reduced."""
+
+    seen: Mapping[Value, Layout] = MappingProxyType({})
+    whole: bool = False
+    defers: bool = False
+    merges: bool = False
+
+
+AS_USUAL = Forwarding()
+
+
 class State(NamedTuple):
     """An assignment while it is improved; `ends`, `number`: see `Memory`."""
 
@@ -45,31 +60,36 @@ class State(NamedTuple):
 class Engine(Assignment):
     """Chooses layouts block by block. The tables of `Assignment` are keyed by the values and ops of the input module."""
 
-    def __init__(self, module: Module, fusion: Fusion | None = None, book: RuleBook | None = None):
+    def __init__(
+        self,
+        module: Module,
+        fusion: Fusion | None = None,
+        book: RuleBook | None = None,
+        forwarding: Forwarding = AS_USUAL,
+    ):
         super().__init__(fusion.mesh if fusion else module.mesh)
-        self.fusion = fusion
+        self.fusion, self.forwarding = fusion, forwarding
         self.book = book or RuleBook()
         self._trips: dict[Op, int] = {}
         self.fallbacks: dict[Op, None] = {}
         self.free_args: set[Value] = set()
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
-        self.adopted: dict[tuple[Op, Choice], Choice] = {}  # one object for those that are equal, as `memory` wants it
+        self.adopted: dict[
+            tuple[Op, Choice], Choice
+        ] = {}  # one object for those that are equal, as `memory` wants it
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
-        self.whole = False  # the forward assignment sees no pieces of axes that reshapes leave: `whole_axes`
         self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
         self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
-        self.defers = False  # the forward assignment leaves partials unreduced while ops are linear in them
-        self.merges = False  # it adds partials that are alike before they are reduced
-        self.seen: Mapping[Value, Layout] = {}  # in other layouts: arguments, carries of loops, sums, bases
         self.rolled = False  # loops stand for rows of parts (`rolling`)
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
         layouts, rule_of, others = self.layouts, self.book.rule, self._others
+        merges, whole = self.forwarding.merges, self.forwarding.whole
         for op in block.ops:
             name = op.name
             if name in UNPRICED:
@@ -78,10 +98,10 @@ class Engine(Assignment):
             if name == "constant" and op.results[0].type.rank == 0:
                 self.book.scalars[op.results[0]] = op.attrs["value"]
             there = tuple([(layouts[v], others(v)) for v in op.operands])
-            if self.merges and self.adds_partials(op):
+            if merges and self.adds_partials(op):
                 there = tuple([(layout, ()) for layout, _ in there])
             self.record(op, rule_of(op).choose(self.costs, op, there))
-            if self.whole and name == "reshape":
+            if whole and name == "reshape":
                 self._see_whole(op.results[0])
             if is_remade(op):
                 self.remade[op.results[0]] = op
@@ -127,14 +147,15 @@ class Engine(Assignment):
     def _others(self, value: Value) -> tuple[Layout, ...]:
         """The layouts, beside its own, in which a value exists anyway for a further user. A partial will be reduced, if not for
         this one. What is remade draws no user to where others want it."""
+        seen = self.forwarding.seen.get(value)
         if value in self.remade:
-            return (self.seen[value],) if value in self.seen else ()
+            return () if seen is None else (seen,)
         layout, users = self.layouts[value], self.demands.get(value) or ()
         if not layout.partial and (not users or (len(users) == 1 and layout in users)):
             return ()
         others = [x for x in users if x is not layout]
-        if layout.partial and not self.defers:
-            reduced = self.seen.get(value) or layout.without_partial()
+        if layout.partial and not self.forwarding.defers:
+            reduced = seen or layout.without_partial()
             if reduced not in users:
                 others.append(reduced)
         return tuple(others)

@@ -25,7 +25,7 @@ def assign_loop(engine: Engine, op: Op) -> None:
     condition, body = op.regions
     layouts = engine.layouts
     initial = [layouts[v] for v in op.operands]
-    carries = [engine.seen.get(v, layout) for v, layout in zip(body.args, initial, strict=True)]
+    carries = [engine.forwarding.seen.get(v, layout) for v, layout in zip(body.args, initial, strict=True)]
     trips = engine.trips(op)
     tried: list[set[Layout]] = [{x} for x in carries]
     best: tuple[float, list[Layout]] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...ir.graph import Module
-from .engine import Engine, State
+from .engine import Engine, Forwarding, State
 from .gathered_args import (
     Seen,
     broadcast_args,
@@ -79,5 +79,5 @@ class PlainPropagation:
 
     def propagated_from(self, seen: Seen, **sums: bool) -> State:
         """By plain propagation that sees arguments in other layouts, and may defer sums or merge them."""
-        seen = {**self.bases, **seen}
-        return self.propagate.forwarded(self.module, None, self.engine.book, seen, **sums)[0].state()
+        forwarding = Forwarding({**self.bases, **seen}, **sums)
+        return self.propagate.forwarded(self.module, None, self.engine.book, forwarding)[0].state()

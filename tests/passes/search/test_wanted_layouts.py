@@ -8,6 +8,7 @@ from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
 from spmd_compiler.passes import propagate
+from spmd_compiler.passes.search.engine import Forwarding
 from spmd_compiler.passes.search.wanted_layouts import wanted_bases, wanted_sums
 from tests.passes.test_plain_propagation import prepared
 from tests.variants import lowered
@@ -39,7 +40,7 @@ def test_sums_in_loops():
     engine, _ = propagate.Propagate().forwarded(module)
     wanted = wanted_sums(engine, module.main.body)
     assert [(v.type.shape, str(x)) for v, x in wanted.items()] == [((64,), "{a.b}")]
-    there, _ = propagate.Propagate().forwarded(module, seen=wanted)
+    there, _ = propagate.Propagate().forwarded(module, forwarding=Forwarding(wanted))
     assert there.traffic.sent(there) < 0.6 * engine.traffic.sent(engine)
 
 
@@ -61,6 +62,6 @@ def test_bases_of_updates():
     engine, _ = propagate.Propagate().forwarded(module)
     wanted = wanted_bases(engine, module.main.body)
     assert [str(x) for x in wanted.values()] == ["{-,a}"]
-    there, _ = propagate.Propagate().forwarded(module, seen=wanted)
+    there, _ = propagate.Propagate().forwarded(module, forwarding=Forwarding(wanted))
     updates = [op for op in there.choices if op.name in ("scatter", "dynamic_update_slice")]
     assert [str(there.layouts[op.results[0]]) for op in updates] == ["{-,a}", "{-,-}"]
