@@ -15,6 +15,8 @@ from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import custom_partitioning as _custom_partitioning
 from jax._src import custom_partitioning_sharding_rule as _sharding_rule
+from jax._src import debugging as _debugging
+from jax._src import effects as _effects
 from jax._src import mesh as _mesh
 from jax._src import source_info_util as _source_info
 from jax._src import xla_bridge as _xla_bridge
@@ -203,6 +205,11 @@ def equations(jaxpr: Any) -> Iterator[Any]:
             yield from equations(inner)
 
 
+def is_ordered(eqn: Any) -> bool:
+    """Whether what an equation does to the world has to follow what others do."""
+    return any(_effects.ordered_effects.contains(effect) for effect in eqn.effects)
+
+
 # ------------------------------------------------------------------------------------------- primitives
 def primitive(name: str, abstract_eval: Callable[..., list[Any]]) -> Any:
     """A primitive with several results that only runs within `jax.jit`."""
@@ -327,6 +334,10 @@ class _InsideRule:
         if made.rule is not None:
             attributes["sharding_rule"] = ir.StringAttr.get(made.rule)
         return ir.Operation.create("stablehlo.custom_call", types, list(args), attributes).results
+
+
+# ------------------------------------------------------------------------------------------- debugging
+inspect_sharding_p = _debugging.inspect_sharding_p
 
 
 # ---------------------------------------------------------------------------------- custom_partitioning

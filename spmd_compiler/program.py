@@ -10,6 +10,7 @@ import jax
 
 from . import compat
 from .errors import LayoutError, MeshError, UnsupportedError
+from .inspection import Inspect, inspections, tell
 from .ir.graph import Module
 from .ir.importer import import_module
 from .ir.layout import Layout
@@ -24,7 +25,12 @@ from .primitive_rules import lower_primitives
 from .refinement import Refinement
 from .target_rules import target_rules
 
-_EFFECTS = ("io_callback", "debug_callback", "debug_print", "infeed", "outfeed")
+_EFFECTS = ("io_callback", "infeed", "outfeed")
+_CALLBACKS = (
+    "debug_callback",
+    "debug_print",
+    "pure_callback",
+)  # on TPUs pairs of transfers, which no rule has
 
 
 class Program:
@@ -48,21 +54,22 @@ class Program:
         with compat.tracing_mesh(mesh.abstract):
             return cls(jax.make_jaxpr(function)(*args), name)
 
-    def check_effects(self) -> None:
-        """Raises UnsupportedError for an op that acts on the host: there is no one device it would do so for. A pure
-        callback may run on any of them."""
+    def check_effects(self, platform: str) -> None:
+        """Raises UnsupportedError for what calls the host but can't in a partitioned program. A pure callback may run on any device,
+        and one that only acts, as `jax.debug.print`, runs on the first."""
         for eqn in compat.equations(self.jaxpr):
-            name = eqn.primitive.name
-            if name.startswith(_EFFECTS):
+            why = _calls_host_so(eqn, platform)
+            if why is not None:
                 raise UnsupportedError(
-                    f"{compat.source_line(eqn)}: {name} calls back to the host, which a partitioned program can't "
-                    "do; move it out of the spmd_jit function, or remove it"
+                    f"{compat.source_line(eqn)}: {eqn.primitive.name} calls back to the host{why}, which a partitioned "
+                    "program can't do; move it out of the spmd_jit function, or remove it"
                 )
 
-    def import_on(self, mesh: Mesh) -> tuple[Module, list[Any]]:
-        """The program as IR, with the layouts that it constrains values to, and the host functions that it calls."""
+    def import_on(self, mesh: Mesh) -> tuple[Module, list[Any], list[Inspect]]:
+        """The program as IR, with the layouts that it constrains values to, the host functions that it calls, and those that it asks
+        for layouts with."""
         lower_primitives()
-        with compat.tracing_mesh(mesh.abstract), compat.inside_program(mesh):
+        with compat.tracing_mesh(mesh.abstract), compat.inside_program(mesh), inspections() as asking:
             traced = self._traced
             if traced is None:
 
@@ -74,9 +81,20 @@ class Program:
             platform = compat.lowering_platform(mesh.devices, mesh.abstract_device)
             lowered = traced.lower(lowering_platforms=(platform,))
         source: Any = lowered.compiler_ir()
-        return Annotate(mesh, target_rules())(import_module(source, mesh)), list(
-            compat.host_callbacks(lowered)
-        )
+        module = Annotate(mesh, target_rules())(import_module(source, mesh))
+        return module, list(compat.host_callbacks(lowered)), asking
+
+
+def _calls_host_so(eqn: Any, platform: str) -> str | None:
+    """How an equation calls the host, if that is a way in which it can't."""
+    name = eqn.primitive.name
+    if name.startswith(_EFFECTS):
+        return " and waits for an answer" if name == "io_callback" else ""
+    if compat.is_ordered(eqn):
+        return " in an order (ordered=True)"
+    if eqn.params.get("partitioned"):
+        return " with each device's part (partitioned=True)"
+    return " from a TPU" if name.startswith(_CALLBACKS) and platform == "tpu" else None
 
 
 def _struct(aval: Any) -> jax.ShapeDtypeStruct:
@@ -161,7 +179,7 @@ class Request:
 
 def _compile(request: Request) -> Partitioned:
     program, mesh = request.program, request.mesh
-    program.check_effects()
+    program.check_effects(compat.lowering_platform(mesh.devices, mesh.abstract_device))
     ins = [_input(w, s) for w, s in zip(request.ins, program.ins, strict=True)]
     stored = [stored_layout(x, s.shape, mesh) for x, s in zip(ins, program.ins, strict=True)]
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]
@@ -187,7 +205,7 @@ def _has_arrays(mesh: Mesh, layouts: Sequence[Layout]) -> bool:
 def _run_passes(
     request: Request, ins: list[Layout], outs: Sequence[Layout | None]
 ) -> tuple[dict[str, Module], tuple[Any, ...]]:
-    module, callbacks = request.program.import_on(request.mesh)
+    module, callbacks, asking = request.program.import_on(request.mesh)
     main = module.main
     for value, layout in zip(main.body.args, ins, strict=True):
         value.layout = padded(layout, value.type.rank)
@@ -199,6 +217,7 @@ def _run_passes(
     mark(main.result_attrs, request.program.outs_on_host)
     units = local_units(module, request.mesh, callbacks)
     stages = compile_module(module, request.options, units=units, target=request.mesh.target)
+    tell(stages["propagate"], asking, request.mesh)
     return stages, tuple(callbacks)
 
 

@@ -22,6 +22,7 @@ from . import (
     elementwise,
     fft,
     gather,
+    host_calls,
     moving,
     passing,
     ragged_dot,
@@ -73,6 +74,8 @@ CUSTOM_CALLS: tuple[tuple[Callable[[Op], bool], Callable[..., Rule | None]], ...
     (approx_top_k.is_approx_top_k, approx_top_k.approx_top_k),
     (is_placement, lambda _: passing.PassingRule()),
     (passing.keeps_values, lambda _: passing.PassingRule()),
+    (host_calls.is_host_call, host_calls.host_call),
+    (host_calls.is_inspection, host_calls.inspection),
 )
 
 # ops that propagation and expansion treat themselves, because they hold other ops
