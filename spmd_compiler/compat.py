@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax._src import checkify as _checkify
 from jax._src import config as _config
 from jax._src import core as _core
 from jax._src import custom_partitioning as _custom_partitioning
@@ -371,6 +372,19 @@ def partitioning_rule(
 
 def _tensor_type(aval: Any) -> ir.Type:
     return ir.RankedTensorType.get(aval.shape, mlir.dtype_to_ir_type(aval.dtype))
+
+
+def register_checks(p: Any, refuse: Callable[..., None]) -> None:
+    """`refuse(**params)` raises where `jax.experimental.checkify` looks into ops for errors, which it can't into this one."""
+
+    def rule(*given: Any, **params: Any) -> Any:  # before JAX 0.12 without a context, which comes first
+        at = next(i for i, x in enumerate(given) if isinstance(x, frozenset))
+        error, enabled, args = given[at - 1], given[at], given[at + 1 :]
+        if enabled - _checkify.user_checks:
+            refuse(**params)
+        return error, p.bind(*args, **params)
+
+    _checkify.error_checks[p] = rule
 
 
 def register_jvp(p: Any, rule: Callable[..., Any]) -> None:

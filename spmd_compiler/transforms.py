@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from . import compat
+from .errors import UnsupportedError
 from .program import Chosen, Program, Request, Wanted, batched, call, call_p
 
 
@@ -212,8 +213,16 @@ def _batched(axis: compat.BatchAxis, dims: tuple[int | None, ...], request: Requ
     )
 
 
+def _refuse_checks(request: Request) -> None:
+    raise UnsupportedError(
+        f"jax.experimental.checkify can't look into {request.program.name}, a partitioned program; partition what is checked: "
+        "spmd_jit(checkify.checkify(f, errors=…))"
+    )
+
+
 def register_rules() -> None:
     """Tells JAX."""
+    compat.register_checks(call_p, _refuse_checks)
     compat.register_jvp(call_p, _jvp)
     compat.register_transpose(call_p, _transpose)
     compat.register_batching(call_p, _batch)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import checkify
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -193,3 +194,25 @@ def test_layouts_are_drawn(capsys):
     spmd.spmd_jit(f, mesh=MESH, in_layouts=P("a")).lower(X)
     drawn = capsys.readouterr().out
     assert all(f"CPU {k},{k + 1}" in drawn for k in range(0, 8, 2))
+
+
+def test_checks_inside():
+    def f(x):
+        checkify.check(x.sum() < 0, "the sum is {s}", s=x.sum())
+        return jnp.log(x - 5)
+
+    for errors, message in (
+        (checkify.user_checks, "the sum is 120.0"),
+        (checkify.nan_checks, "nan generated"),
+    ):
+        error, out = spmd.spmd_jit(checkify.checkify(f, errors=errors), mesh=MESH, in_layouts=P("a"))(X)
+        assert message in error.get()
+        np.testing.assert_allclose(out, jnp.log(X - 5))
+
+
+def test_checks_outside_are_refused():
+    f = spmd.spmd_jit(lambda x: jnp.log(x - 5), mesh=MESH, in_layouts=P("a"))
+    error, _ = checkify.checkify(f)(X)  # checks of the user's, of which it has none
+    assert error.get() is None
+    with pytest.raises(spmd.UnsupportedError, match=r"checkify\.checkify\(f"):
+        checkify.checkify(f, errors=checkify.nan_checks)(X)
