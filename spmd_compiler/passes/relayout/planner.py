@@ -150,7 +150,7 @@ def _plan(type: TensorType, source: Layout, target: Layout, mesh: Mesh) -> Plan:
     if found is None:
         return _fused(_found(type, src, dst, mesh).steps, type, mesh)
     known = _fused(found, type, mesh)
-    if known.cost <= relayout_bound(type, src, dst, mesh) or not _contested(known, src, dst):
+    if known.cost <= relayout_bound(type, src, dst, mesh) or _serves(known, src, dst, mesh):
         return known
     other = _found(type, src, dst, mesh, known.cost)
     return min(known, _fused(other.steps, type, mesh), key=lambda p: p.cost) if other.steps else known
@@ -161,14 +161,23 @@ def _fused(steps: Iterable[Step], type: TensorType, mesh: Mesh) -> Plan:
     return Plan(steps, sum(step_cost(s, type, mesh) for s in steps))
 
 
-def _contested(plan: Plan, src: Layout, dst: Layout) -> bool:
-    """Whether a direct plan may not be the best: blocks are permuted and gathered or split as well, so other axes may do; or
-    an axis changes dims, and new ones may first be cut where it goes to, and change places with it."""
+def _serves(plan: Plan, src: Layout, dst: Layout, mesh: Mesh) -> bool:
+    """Whether a direct plan will do. It may not be the best where blocks are permuted and gathered or split as well, so other axes may
+    do; or where an axis changes dims, and new ones may first be cut where it goes to, and change places with it."""
+    if _only_steers(mesh):
+        return True
     kinds = [s.kind for s in plan.steps if s.sends]
     if "exchange" in kinds or ("collective_permute" in kinds and len(kinds) > 1):
-        return True
+        return False
     places, new = src.placement, any(a not in src.placement for axes in dst.dims for a in axes)
-    return new and any(a in places and a not in src.dims[d] for d, axes in enumerate(dst.dims) for a in axes)
+    moves = any(a in places and a not in src.dims[d] for d, axes in enumerate(dst.dims) for a in axes)
+    return not (new and moves)
+
+
+def _only_steers(mesh: Mesh) -> bool:
+    """Whether plans on a mesh only tell a search what to avoid, large blocks (`with_room`), and are not run: how dear the best one is
+    where all hold such matters little."""
+    return "roomy" in mesh.cache
 
 
 def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float = math.inf) -> Plan:
@@ -177,7 +186,8 @@ def _found(type: TensorType, src: Layout, dst: Layout, mesh: Mesh, limit: float 
     pieces = {a: tuple(_prime_pieces(mesh, a)) for a in atoms}
     if sum(map(len, pieces.values())) > MAX_ATOMS:
         pieces = {a: _pieces_like(mesh, a, atoms) for a in atoms}
-    if len(atoms) < sum(map(len, pieces.values())) <= MAX_ATOMS and _needs_pieces(src, dst):
+    cut = len(atoms) < sum(map(len, pieces.values())) <= MAX_ATOMS and _needs_pieces(src, dst)
+    if cut and not _only_steers(mesh):
         coarse = _search(type, src, dst, mesh, limit)
         fine = _search(type, split(src, pieces), split(dst, pieces), mesh, min(limit, coarse.cost))
         return min(coarse, fine, key=lambda p: (p.cost, len(p.steps)))
