@@ -207,8 +207,10 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def is_ordered(eqn: Any) -> bool:
-    """Whether what an equation does to the world has to follow what others do."""
-    return any(_effects.ordered_effects.contains(effect) for effect in eqn.effects)
+    """Whether what an equation itself does to the world has to follow what others do."""
+    if any(jex_core.jaxprs_in_params(eqn.params)):
+        return False
+    return any(map(_effects.ordered_effects.contains, eqn.effects))
 
 
 # ------------------------------------------------------------------------------------------- primitives

@@ -12,7 +12,7 @@ from . import compat
 from .ir.graph import Module
 from .layout import Layout
 from .mesh import Mesh
-from .passes.rules.host_calls import INSPECTION
+from .passes.rules.host_calls import INSPECTION, is_inspection
 
 Inspect = Callable[[Any], None]  # takes a sharding
 _found: ContextVar[list[Inspect] | None] = ContextVar("inspections", default=None)
@@ -41,7 +41,7 @@ def _marker(ins: Any, outs: Any, *, callback: Inspect) -> compat.Marker | None:
 def tell(module: Module, found: list[Inspect], mesh: Mesh) -> None:
     """Tells each function of the layout, but for what is still to be reduced, that its value has in a module with layouts."""
     for op in module.walk():
-        if op.name == "custom_call" and op.attrs.get("call_target_name") == INSPECTION:
+        if is_inspection(op):
             (value,) = op.operands
             assert value.layout is not None
             layout = Layout.from_ir(value.layout.without_partial(), mesh)

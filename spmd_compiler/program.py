@@ -26,11 +26,8 @@ from .refinement import Refinement
 from .target_rules import target_rules
 
 _EFFECTS = ("io_callback", "infeed", "outfeed")
-_CALLBACKS = (
-    "debug_callback",
-    "debug_print",
-    "pure_callback",
-)  # on TPUs pairs of transfers, which no rule has
+# on TPUs pairs of transfers, which no rule has
+_CALLBACKS = ("debug_callback", "debug_print", "pure_callback")
 
 
 class Program:

@@ -14,13 +14,14 @@ INSPECTION = "spmd.inspect_sharding"  # our target for calls that ask for a layo
 
 
 def is_host_call(op: Op) -> bool:
-    """Whether a custom call calls a host function that acts."""
+    """Whether a custom call calls a Python function that acts, as JAX names such on any platform."""
+    target = op.attrs.get("call_target_name", "")
     acts = op.attrs.get("has_side_effect", False) and not op.results
-    return acts and "_callback" in op.attrs.get("call_target_name", "")
+    return acts and target.startswith("xla_") and target.endswith("_callback")
 
 
 def is_inspection(op: Op) -> bool:
-    return op.attrs.get("call_target_name") == INSPECTION
+    return op.name == "custom_call" and op.attrs.get("call_target_name") == INSPECTION
 
 
 def host_call(op: Op) -> Rule:

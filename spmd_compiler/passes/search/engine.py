@@ -75,9 +75,8 @@ class Engine(Assignment):
         self.free_args: set[Value] = set()
         self.cut_args: dict[Value, Layout] = {}  # the layouts asked for that don't divide these
         self.memory = Memory()
-        self.adopted: dict[
-            tuple[Op, Choice], Choice
-        ] = {}  # one object for those that are equal, as `memory` wants it
+        # of equal choices one object, which `memory` knows
+        self.adopted: dict[tuple[Op, Choice], Choice] = {}
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
