@@ -174,8 +174,8 @@ class PlainBounds:
     def spread_work(self) -> bool:
         """Goes to an assignment that CPUs take far less time for since it repeats no work, where plain propagation repeats most of it,
         as behind what is cheaper to gather than to exchange: it bounds no bytes then, since XLA's partitioners keep what they read
-        spread. Whether it did."""
-        if min(self.now.work, self.most.work) <= MOSTLY * self.even:
+        spread, but for arguments that they gather. Whether it did."""
+        if self.plainly.gathers or min(self.now.work, self.most.work) <= MOSTLY * self.even:
             return False
         spread = self.searched(with_work(self.module, HEAVIER[0]))
         taken = self.seen_in(spread, self.taken)

@@ -29,6 +29,7 @@ class PlainPropagation:
     def __init__(self, propagate: Propagate, engine: Engine, module: Module):
         self.propagate, self.engine, self.module, self.body = propagate, engine, module, module.main.body
         self.bases: Seen = {}
+        self.gathers = False  # whether XLA's partitioners gather arguments that it would not, and then do all work on each device
 
     def from_bases(self, start: State) -> State:
         """Plain propagation where what is made of a number and updated lies as users want it: partitioners propagate back."""
@@ -45,6 +46,7 @@ class PlainPropagation:
         with engine.seen_in(start):
             gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
             carried = wanted_carries(engine, self.body)
+        self.gathers = any(gathered)
         for seen in filter(None, gathered):
             yield self.propagated_from(seen)
         if carried:
