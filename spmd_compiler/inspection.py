@@ -22,7 +22,6 @@ _found: ContextVar[list[Inspect] | None] = ContextVar("inspections", default=Non
 def inspections() -> Iterator[list[Inspect]]:
     """The functions that the program asks with that is lowered meanwhile; a mark in it says by its number which one asks."""
     found: list[Inspect] = []
-    compat.lower_inside(compat.inspect_sharding_p, _marker)
     token = _found.set(found)
     try:
         yield found
@@ -46,3 +45,6 @@ def tell(module: Module, found: list[Inspect], mesh: Mesh) -> None:
             assert value.layout is not None
             layout = Layout.from_ir(value.layout.without_partial(), mesh)
             found[int(op.attrs["backend_config"])](layout.to_jax())
+
+
+compat.lower_inside(compat.inspect_sharding_p, _marker)

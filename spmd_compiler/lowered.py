@@ -41,8 +41,12 @@ class _Stage:
     @property
     def in_avals(self) -> Any:
         """The shapes and dtypes of (args, kwargs)."""
-        structs = self._partitioned.ins[-len(self._arguments.leaves) :] if self._arguments.leaves else ()
-        return self._arguments.args_and_kwargs(structs)
+        return self._arguments.args_and_kwargs(self._partitioned.ins[self._captured :])
+
+    @property
+    def _captured(self) -> int:
+        """How many inputs are arrays that the function captured: they come before the arguments."""
+        return len(self._partitioned.ins) - len(self._arguments.leaves)
 
     @property
     def out_info(self) -> Any:
@@ -58,8 +62,7 @@ class Lowered(_Stage):
     @property
     def in_layouts(self) -> Any:
         """The layouts of the arguments, in their structure: a tuple, or (tuple, dict) if there are keywords."""
-        layouts = self._public(self._partitioned.in_layouts)
-        return self._arguments.arrange(layouts[len(layouts) - len(self._arguments.leaves) :])
+        return self._arguments.arrange(self._public(self._partitioned.in_layouts[self._captured :]))
 
     @property
     def out_layouts(self) -> Any:
@@ -99,8 +102,7 @@ class Lowered(_Stage):
 
     def memory(self) -> Memory:
         """Bytes on each device: arguments, results, and the most that is live at once, by an estimate before XLA."""
-        captured = len(self._partitioned.in_layouts) - len(self._arguments.leaves)  # they come first
-        donated = [captured + i for i in self._arguments.donated]
+        donated = [self._captured + i for i in self._arguments.donated]
         return estimate_memory(self._partitioned.module, donated)
 
     def explain(self) -> str:

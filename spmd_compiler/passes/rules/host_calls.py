@@ -30,15 +30,16 @@ def host_call(op: Op) -> Rule:
 
 def inspection(op: Op) -> Rule:
     """Any layout serves, so the answer is what would be there without the question."""
-    ((value,), passed) = op.operands, [Strategy((kind,), ()) for kind in PARTIAL_KINDS]
+    (value,) = op.operands
+    passed = [Strategy((kind,), ()) for kind in PARTIAL_KINDS]
     return factored([tuple(range(value.type.rank))], [], value.type.shape, lambda *_: [], extra=passed)
 
 
 def _first_calls(b: Builder, op: Op, args: list[Value]) -> list[Value]:
     axes = tuple(axis for axis, size in b.mesh.axes if size > 1)
-    call = Op(op.name, list(args), [], op.attrs, (), op.loc)
     if not axes:
-        b.block.ops.append(call)
-        return []
+        return b.local(op, args)
+    calls = Builder.beside(b.mesh, op)
+    calls.local(op, args)
     first = b.compare("EQ", b.axis_index(axes), b.index(0))
-    return b.multi("if", [first], [], regions=(Block([], [call], []), Block([], [], [])))
+    return b.multi("if", [first], [], regions=(calls.block, Block([], [], [])))

@@ -106,7 +106,7 @@ class PlainBounds:
         engine = self.engine
         if self.start is None or engine.limit is None or not engine.traffic.sent(engine):
             return
-        start = self.plainly.from_bases(self.start)
+        start = self.start = self.plainly.from_bases(self.start)
         self.plain = min(self.plainly.propagated(start), key=self.sent_in)
         plain, self.now = self.seen_in(self.plain, self.taken), self.taken(engine)
         most = HUGE * max(plain.held, self.now.held)
@@ -175,7 +175,8 @@ class PlainBounds:
         """Goes to an assignment that CPUs take far less time for since it repeats no work, where plain propagation repeats most of it,
         as behind what is cheaper to gather than to exchange: it bounds no bytes then, since XLA's partitioners keep what they read
         spread, but for arguments that they gather. Whether it did."""
-        if self.plainly.gathers or min(self.now.work, self.most.work) <= MOSTLY * self.even:
+        repeats = min(self.now.work, self.most.work) > MOSTLY * self.even
+        if self.start is None or not repeats or any(self.plainly.gathered(self.start)):
             return False
         spread = self.searched(with_work(self.module, HEAVIER[0]))
         taken = self.seen_in(spread, self.taken)

@@ -29,7 +29,6 @@ class PlainPropagation:
     def __init__(self, propagate: Propagate, engine: Engine, module: Module):
         self.propagate, self.engine, self.module, self.body = propagate, engine, module, module.main.body
         self.bases: Seen = {}
-        self.gathers = False  # whether XLA's partitioners gather arguments that it would not, and then do all work on each device
 
     def from_bases(self, start: State) -> State:
         """Plain propagation where what is made of a number and updated lies as users want it: partitioners propagate back."""
@@ -44,13 +43,16 @@ class PlainPropagation:
         if any(op.name == "while" for op in engine.choices):
             yield self.propagated_from({}, defers=True)
         with engine.seen_in(start):
-            gathered = scanned_args(engine, self.body), contested_args(engine, self.body)
             carried = wanted_carries(engine, self.body)
-        self.gathers = any(gathered)
-        for seen in filter(None, gathered):
+        for seen in filter(None, self.gathered(start)):
             yield self.propagated_from(seen)
         if carried:
             yield self.propagated_from(carried, defers=True)
+
+    def gathered(self, start: State) -> tuple[Seen, Seen]:
+        """Arguments that XLA's partitioners gather though plain propagation would not, and then do all work on each device."""
+        with self.engine.seen_in(start):
+            return scanned_args(self.engine, self.body), contested_args(self.engine, self.body)
 
     def leaner(self, start: State) -> Iterator[State]:
         """What plain propagation becomes where it gathers arguments that it need not, reduces sums as they are wanted, or adds them
