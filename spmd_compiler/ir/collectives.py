@@ -65,11 +65,27 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
+        forms = self._forms(point, loc)
+        if "kind" in op.attrs:
+            return self._emit(op, operands, types, forms, point, loc)
+        operands = [forms.bitcast(x, forms.moved(x.type)) for x in operands]
+        moved = self._emit(op, operands, [forms.moved(type) for type in types], forms, point, loc)
+        return [forms.bitcast(y, type) for y, type in zip(moved, types, strict=True)]
+
+    def _emit(
+        self,
+        op: Op,
+        operands: list[ir.Value],
+        types: list[ir.Type],
+        forms: Forms,
+        point: ir.InsertionPoint,
+        loc: ir.Location,
+    ) -> list[ir.Value]:
         together = op.name == "all_gather" and len(operands) > 1
         if together and not self._variadic:
             n = self._mesh.axes_size(op.attrs["axes"])
-            return Forms(point, loc).gather_together(operands, n, self._collective(op, point, loc))
-        form = None if together else getattr(self._forms(point, loc), op.name, None)
+            return forms.gather_together(operands, n, self._collective(op, point, loc))
+        form = None if together else getattr(forms, op.name, None)
         if form is not None:
             write = self._collective(op, point, loc)
             dims = [op.attrs[key] for key in _DIMS if key in op.attrs]

@@ -7,6 +7,8 @@
   folded into the slices. Each is the first of three numbers, because XLA still folds a constant of which all elements
   are equal or an arithmetic progression. What is received is concatenated along the dim that grows: XLA takes the slices
   of concatenations, here before and there behind the all-to-all, as what was concatenated.
+* Floats that XLA computes with in a wider type, as bf16 and those of 8 bits, it would also send in that. They are sent as
+  integers, but for what is reduced on the way.
 """
 
 from __future__ import annotations
@@ -23,6 +25,17 @@ _FILL = 2**32 - 1  # no start
 
 class CpuForms(Forms):
     """All but all-reduces and permutes."""
+
+    def moved(self, type: ir.Type) -> ir.Type:
+        tensor = ir.RankedTensorType(type)
+        element = tensor.element_type
+        if (
+            not isinstance(element, ir.FloatType)
+            or element.width not in (8, 16)
+            or isinstance(element, ir.F16Type)
+        ):
+            return type
+        return ir.RankedTensorType.get(tensor.shape, ir.IntegerType.get_unsigned(element.width))
 
     def all_gather(self, operand: ir.Value, dim: int, count: int, write: Collective) -> ir.Value:
         """`operand` of `count` devices, concatenated along `dim`."""

@@ -146,3 +146,28 @@ def test_gathers_that_go_together_are_one(monkeypatch, platform):
     for run in (step, jax.jit(step)):
         for got, x in zip(run(*args), args, strict=True):
             np.testing.assert_allclose(got, np.sin(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16"])
+def test_narrow_floats_move_as_they_are(dtype):
+    """XLA, for CPUs, would send them in a wider type."""
+    mesh = spmd.create_mesh([("a", 8)])
+    x = np.arange(64 * 24).reshape(64, 24) % 7 - 3
+    x = x.astype(jax.numpy.dtype(dtype))
+    cut = spmd.Layout([None, "a"], mesh)
+
+    def fun(x, y, z):
+        return x, spmd.relayout(y, cut), jax.numpy.roll(z, 8, 0)
+
+    step = spmd.spmd_jit(fun, mesh=mesh, in_layouts=P("a"), out_layouts=(P(), P(None, "a"), P("a")))
+    lowered = step.lower(x, x, x)
+    assert {c.kind for c in lowered.collectives()} == {"all_gather", "all_to_all", "collective_permute"}
+    sent = re.findall(
+        r"= \(?(\w+)\[.* (?:all-gather|all-to-all|collective-permute)\(", lowered.compile().as_text()
+    )
+    width = jax.numpy.dtype(dtype).itemsize * 8
+    assert len(sent) == 3 and all(re.fullmatch(rf"[fu]{width}", type) for type in sent)
+    for got, expected in zip(step(x, x, x), (x, x, np.roll(x, 8, 0)), strict=True):
+        assert got.dtype == x.dtype
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(expected, np.float32))
