@@ -537,3 +537,35 @@ def test_cpus_repeat_work_where_xla_gathers_too():
         microbatches_of_devices(spmd.create_mesh({"data": 8}, abstract=x)) for x in (True, False)
     )
     assert lowered.comm_bytes() <= repeated.comm_bytes() <= 7 * 64 * 512 * 4
+
+
+def vorticity(w):
+    """A flow by its spectra, which loops carry."""
+    n = w.shape[0]
+    square = jnp.fft.fftfreq(n)[:, None] ** 2 + jnp.fft.rfftfreq(n) ** 2
+
+    def step(_, z):
+        flow = jnp.fft.irfft2(z / (square + 1), (n, n)) * jnp.fft.irfft2(z * square, (n, n))
+        return (z - 0.01 * jnp.fft.rfft2(flow)) / (1 + square)
+
+    return jnp.fft.irfft2(lax.fori_loop(0, 2, step, jnp.fft.rfft2(w)), (n, n))
+
+
+def test_one_gather_before_many_transforms():
+    """GSPMD gathers the field, and each device transforms all of it, in four times the memory."""
+    mesh = spmd.create_mesh({"x": 8}, abstract=True)
+    step = spmd.spmd_jit(vorticity, mesh=mesh, in_layouts=(P("x"),), out_layouts=P("x"))
+    low = step.lower(jax.ShapeDtypeStruct((64, 64), np.float32))
+    assert [c.kind for c in low.collectives()] == ["all_gather"] and low.comm_bytes() == 64 * 64 * 4 * 7 / 8
+
+
+def test_few_kilobytes_of_memory_are_worth_no_bytes():
+    """Rows sorted by a key that is made of them: of 9 kB they are gathered, not sorted where they lie and gathered then."""
+
+    def by_key(p):
+        return p[jnp.argsort(p.sum(1))]
+
+    mesh = spmd.create_mesh({"data": 6}, abstract=True)
+    step = spmd.spmd_jit(by_key, mesh=mesh, in_layouts=(P("data"),), out_layouts=P("data"))
+    low = step.lower(jax.ShapeDtypeStruct((768, 3), np.float32))
+    assert [c.kind for c in low.collectives()] == ["all_gather"]

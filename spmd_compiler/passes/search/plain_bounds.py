@@ -46,7 +46,8 @@ REPEATED = 1.25  # times as much work as where it is dear, from which on less of
 MOSTLY = 4  # times as much work as each device's part, from which on most of it is repeated
 SLOWER = 1.5  # times as long as where it is dear, from which on work that CPUs repeat is too much
 HALF = 1 / 2  # of the memory
-HUGE = 3  # times the memory
+HUGE = 4  # times the memory
+SMALL = 1 << 16  # bytes of memory that are no matter
 FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 LITTLE = 1.25  # times as dear a program may be that sends in less time: how few bytes others send is known but roughly
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
@@ -109,7 +110,7 @@ class PlainBounds:
         start = self.start = self.plainly.from_bases(self.start)
         self.plain = min(self.plainly.propagated(start), key=self.sent_in)
         plain, self.now = self.seen_in(self.plain, self.taken), self.taken(engine)
-        most = HUGE * max(plain.held, self.now.held)
+        most = max(HUGE * max(plain.held, self.now.held), SMALL)
         rivals = sorted([self.plain, *self.plainly.leaner(start)], key=self.sent_in)
         leanest = next(x for x in rivals if x is self.plain or self.seen_in(x, self.taken).held <= most)
         self.leanest_plain, self.sent, self.fewest = leanest, plain.sent, self.sent_in(leanest)
@@ -121,7 +122,7 @@ class PlainBounds:
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
         if self.now.held > self.most.held:
-            self.most = self.most._replace(held=self.most.held + self.spared())
+            self.most = self.most._replace(held=max(self.most.held + self.spared(), SMALL))
         self.lessen_memory()
         # operations of each device, if none are repeated
         self.even = product_flops(self.body) / engine.mesh.size
