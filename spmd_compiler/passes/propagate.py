@@ -143,7 +143,7 @@ class Propagate:
         engine.free_results = {v for v, x in zip(main.body.returns, wanted, strict=True) if x is None}
         engine.weigh(main.body, 1)
         engine.forward(main.body)
-        engine.layouts.update(engine.in_pieces)
+        engine.layouts.update(engine.made_in)
         for value in main.body.args:
             stored = engine.stored(value, engine.given(value.layout))
             if stored is not None and stored is not (asked := engine.layouts[value]):

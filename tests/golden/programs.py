@@ -85,7 +85,7 @@ PROGRAMS: dict[str, tuple[str, Any, tuple[Any, ...], tuple[Any, ...], Any]] = {
         P(None, "a"),
     ),
     "scan": ("propagate", scan, (f32(16, 16), f32(8, 16)), (P(), P("a")), P("a")),
-    "accumulate": ("propagate expand", accumulate, (f32(16, 16), f32(3, 8, 16)), (P(), P(None, "a")), P()),
+    "accumulate": ("propagate expand", accumulate, (f32(16, 16), f32(3, 64, 16)), (P(), P(None, "a")), P()),
     "branches": (
         "propagate",
         lambda i, x: lax.cond(i > 0, lambda v: v * 2, lambda v: v + 1, x),

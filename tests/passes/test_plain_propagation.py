@@ -569,3 +569,14 @@ def test_few_kilobytes_of_memory_are_worth_no_bytes():
     step = spmd.spmd_jit(by_key, mesh=mesh, in_layouts=(P("data"),), out_layouts=P("data"))
     low = step.lower(jax.ShapeDtypeStruct((768, 3), np.float32))
     assert [c.kind for c in low.collectives()] == ["all_gather"]
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_what_is_sorted_and_wanted_whole_is_gathered_before(made):
+    """XLA's partitioners gather what is sorted: half a megabyte of memory is not worth a sort where the numbers lie."""
+    mesh = spmd.create_mesh({"x": 8}, abstract=True)
+    step = spmd.spmd_jit(
+        lambda x: jnp.sort(jnp.sin(x) if made else x), mesh=mesh, in_layouts=(P("x"),), out_layouts=P()
+    )
+    low = step.lower(jax.ShapeDtypeStruct((65536,), np.float32))
+    assert [(c.kind, c.bytes_per_device) for c in low.collectives()] == [("all_gather", 65536 * 4 * 7 / 8)]

@@ -35,7 +35,7 @@ UNPRICED = frozenset((*CONTROL_FLOW, *FIXED))  # ops without rules
 
 class Forwarding(NamedTuple):
     """How a forward assignment differs from the usual one. seen: values that it sees in other layouts: arguments, carries of loops, sums,
-    bases. whole: it sees no pieces of axes that reshapes leave (`whole_axes`). defers: it leaves partials unreduced while ops
+    bases, and what is made on more axes, which is gathered at once. whole: it sees no pieces of axes that reshapes leave (`whole_axes`). defers: it leaves partials unreduced while ops
     are linear in them. merges: it adds partials that are alike before they are reduced."""
 
     seen: Mapping[Value, Layout] = MappingProxyType({})
@@ -80,7 +80,9 @@ class Engine(Assignment):
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
-        self.in_pieces: dict[Value, Layout] = {}  # what has such, with its layout
+        self.made_in: dict[
+            Value, Layout
+        ] = {}  # the layouts of values that are seen in others while assigned forward
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.rolled = False  # loops stand for rows of parts (`rolling`)
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
@@ -88,7 +90,7 @@ class Engine(Assignment):
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
         layouts, rule_of, others = self.layouts, self.book.rule, self._others
-        merges, whole = self.forwarding.merges, self.forwarding.whole
+        seen, whole, _, merges = self.forwarding
         for op in block.ops:
             name = op.name
             if name in UNPRICED:
@@ -104,6 +106,9 @@ class Engine(Assignment):
                 self._see_whole(op.results[0])
             if is_remade(op):
                 self.remade[op.results[0]] = op
+            elif seen and (value := op.results[0]) in seen:
+                layout, other = layouts[value], seen[value]
+                self._see(value, other if other.axes < layout.axes and not layout.partial else layout)
             if op.regions:
                 self._scalar_region(op)
 
@@ -119,10 +124,14 @@ class Engine(Assignment):
 
     def _see_whole(self, value: Value) -> None:
         layout = self.layouts[value]
-        self.in_pieces.pop(value, None)  # of another time that the body of a loop was assigned
-        if layout.has_pieces:
-            self.in_pieces[value] = layout
-            self.layouts[value] = with_whole_axes(layout, value.type, self.mesh)
+        self._see(value, with_whole_axes(layout, value.type, self.mesh) if layout.has_pieces else layout)
+
+    def _see(self, value: Value, layout: Layout) -> None:
+        """What follows sees a value in a layout that it is not made in."""
+        self.made_in.pop(value, None)  # of another time that the body of a loop was assigned
+        if layout is not self.layouts[value]:
+            self.made_in[value] = self.layouts[value]
+            self.layouts[value] = layout
 
     def look_for_turned(self) -> None:
         """Sets `turned`."""

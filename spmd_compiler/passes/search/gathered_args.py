@@ -1,4 +1,5 @@
-"""Arguments that XLA's partitioners gather before anything else, so that every device computes what is made of them.
+"""Arguments that XLA's partitioners gather before anything else, so that every device computes what is made of them; also what is
+made and then sorted.
 
 Where that is little data it sends least, though work is repeated. The search weighs the work and may go past it, so that plain
 propagation also begins from there.
@@ -89,8 +90,15 @@ def shared_args(engine: Engine, body: Block) -> Seen:
 
 
 def transformed_args(engine: Engine, body: Block) -> Seen:
-    """Arguments that are transformed along dims on which they are sharded, without the axes there: XLA's partitioners gather them."""
-    return _whole_along(engine, _transformed(body))
+    """Arguments that are transformed along dims on which they are sharded, without the axes there, and so what is sorted along one,
+    also if it is made before: XLA's partitioners gather them."""
+    seen = _whole_along(engine, _transformed(body))
+    for op in body.walk():
+        for value in op.operands if op.name == "sort" else ():
+            layout = engine.layouts[value]
+            if axes := layout.dims[op.attrs["dimension"]]:
+                seen[value] = layout.drop(axes)
+    return seen
 
 
 def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
@@ -123,7 +131,7 @@ def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
     return seen
 
 
-def _whole_along(engine: Engine, cut: Iterable[tuple[Value, Iterable[int]]]) -> Seen:
+def _whole_along(engine: Engine, cut: Iterable[tuple[Value, Iterable[int]]]) -> dict[Value, Layout]:
     """Arguments without the axes on some of their dims, those that have any there."""
     seen: dict[Value, Layout] = {}
     for value, dims in cut:

@@ -194,9 +194,12 @@ class PlainBounds:
         if self.sent > NEARLY * self.now.sent:
             self.lessen_time()
             return
-        total, cost = self.engine.total(), self.seen_in(self.plain, Engine.total)
-        if cost != total and cost <= SLIGHTLY * total and self.takes_more_messages():
-            self.engine.adopt(self.plain)
+        total = self.engine.total()
+        for rival in (self.plain, self.leanest_plain):
+            cost = self.seen_in(rival, Engine.total)
+            if cost != total and cost <= SLIGHTLY * total and self.takes_more_messages_than(rival):
+                self.engine.adopt(rival)
+                return
 
     def lessen_time(self) -> None:
         """Goes to what sends in no more time than plain propagation, where that takes fewer messages. What sends less than a message
@@ -217,11 +220,11 @@ class PlainBounds:
                 "to take no more time than plain propagation, by fewer messages, it sends more bytes"
             )
 
-    def takes_more_messages(self) -> bool:
-        """Than plain propagation, on links where these matter."""
+    def takes_more_messages_than(self, rival: State) -> bool:
+        """On links where these matter."""
         engine = self.engine
         dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
-        return self.seen_in(self.plain, dear.sent) < dear.sent(engine)
+        return self.seen_in(rival, dear.sent) < dear.sent(engine)
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
@@ -316,7 +319,8 @@ class PlainBounds:
             engine.restore(reached or before)
             if reached and engine.total() <= times * cost:
                 taken = self.taken(engine)
-                saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages()
+                saves = NEARLY * taken.sent < self.sent or not self.takes_more_messages_than(self.plain)
+                saves = saves or (taken.messages < self.now.messages and taken.sent <= self.now.sent)
                 if worth(taken) and saves and not (self.sends_more(taken) and taken.sent > self.now.sent):
                     if self.strayed:
                         self.polish(lambda x: bound(x) and worth(x))
