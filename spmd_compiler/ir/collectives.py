@@ -65,12 +65,11 @@ class CollectiveWriter:
     ) -> list[ir.Value]:
         """The results of a collective op, written at `point`."""
         self.used = True
-        forms = self._forms(point, loc)
-        if "kind" in op.attrs:
-            return self._emit(op, operands, types, forms, point, loc)
-        operands = [forms.bitcast(x, forms.moved(x.type)) for x in operands]
-        moved = self._emit(op, operands, [forms.moved(type) for type in types], forms, point, loc)
-        return [forms.bitcast(y, type) for y, type in zip(moved, types, strict=True)]
+        forms, kind = self._forms(point, loc), op.attrs.get("kind")
+        sent = [forms.sent(x, kind) for x in operands]
+        shapes = [like(x, ir.RankedTensorType(type).shape) for x, type in zip(sent, types, strict=True)]
+        received = self._emit(op, sent, shapes, forms, point, loc)
+        return [forms.received(y, type, kind) for y, type in zip(received, types, strict=True)]
 
     def _emit(
         self,

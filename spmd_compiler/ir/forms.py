@@ -21,13 +21,13 @@ class Forms:
         self._point = point
         self._loc = loc
 
-    def moved(self, type: ir.Type) -> ir.Type:
-        """The type, of the same bits, in which devices send each other what has `type`."""
-        return type
+    def sent(self, x: ir.Value, kind: str | None) -> ir.Value:
+        """What devices send each other for `x`: of as many bytes. kind: of the reduction on the way, if there is one."""
+        return x
 
-    def bitcast(self, x: ir.Value, type: ir.Type) -> ir.Value:
-        """The bits of `x` as a type of the same width."""
-        return x if x.type == type else self.op("bitcast_convert", [type], [x])[0]
+    def received(self, y: ir.Value, type: ir.Type, kind: str | None) -> ir.Value:
+        """What they make of it, of a type."""
+        return y
 
     def blocks(self, x: ir.Value, dim: int, count: int) -> ir.Value:
         """`x` cut along `dim` into `count` blocks, along a first dim of their own."""

@@ -72,8 +72,7 @@ class _Expander:
         return out
 
     def op(self, op: Op, args: list[Value], b: Builder, env: dict[Value, Value]) -> list[Value]:
-        if op.name == "constant" and not op.results[0].type.rank:
-            self.book.scalars[op.results[0]] = op.attrs["value"]
+        self.book.note(op)
         if op.name == "relayout":
             (x,), (y,) = op.operands, op.results
             assert x.layout is not None and y.layout is not None

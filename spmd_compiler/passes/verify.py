@@ -47,8 +47,7 @@ class _Checker:
             self.block(region)
 
     def covers(self, op: Op) -> None:
-        if op.name == "constant" and op.results[0].type.rank == 0:
-            self.book.scalars[op.results[0]] = op.attrs["value"]
+        self.book.note(op)
         rule = self.book.rule(op)
         key = (id(rule), *(v.layout for v in op.operands), *(v.layout for v in op.results))
         if key in self.covered:

@@ -171,3 +171,25 @@ def test_narrow_floats_move_as_they_are(dtype):
     for got, expected in zip(step(x, x, x), (x, x, np.roll(x, 8, 0)), strict=True):
         assert got.dtype == x.dtype
         np.testing.assert_array_equal(np.asarray(got, np.float32), np.asarray(expected, np.float32))
+
+
+@pytest.mark.usefixtures("eight_devices")
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize(
+    "dtype", ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
+)
+def test_the_largest_of_nan_is_nan(dtype, scattered):
+    """Of either sign, on any device. XLA, for CPUs, would reduce the numbers between devices and lose it."""
+    mesh = spmd.create_mesh([("a", 8)])
+    x = np.random.default_rng(0).integers(-4, 5, (64, 24)).astype(jax.numpy.dtype(dtype))
+    x[3, 2], x[57, 9], x[0, 5], x[:, 11] = np.nan, -x.dtype.type(np.nan), 0, -np.zeros((), x.dtype)
+    layout = P("a" if scattered else None)
+
+    def fun(x):
+        return jax.numpy.max(x, 0), jax.numpy.min(x, 0)
+
+    with jax.enable_x64(dtype == "float64"):
+        step = spmd.spmd_jit(fun, mesh=mesh, in_layouts=(P("a"),), out_layouts=layout)
+        assert all(c.kind in ("all_reduce", "reduce_scatter") for c in step.lower(x).collectives())
+        for got, expected in zip(step(x), jax.jit(fun)(x), strict=True):
+            np.testing.assert_array_equal(np.asarray(got, np.float64), np.asarray(expected, np.float64))

@@ -35,7 +35,11 @@ def identity_value(kind: str, dtype: str) -> Any:
     if kind == "and":
         return np.array(True) if dtype == "i1" else np.array(-1).astype(np_dtype)[()]
     if is_float(dtype) or is_complex(dtype):
-        return np.array(-np.inf if kind == "max" else np.inf).astype(np_dtype)[()]
+        limit = np.array(-np.inf if kind == "max" else np.inf).astype(np_dtype)[()]
+        if not np.isnan(limit):
+            return limit
+        finite = ml_dtypes.finfo(np_dtype)  # some types of 8 bits have no infinities
+        return finite.min if kind == "max" else finite.max
     if dtype == "i1":
         return np.array(kind == "min")
     info = ml_dtypes.iinfo(np_dtype)
@@ -43,7 +47,7 @@ def identity_value(kind: str, dtype: str) -> Any:
 
 
 def is_neutral(kind: str, value: Any, dtype: str) -> bool:
-    """Whether a number, None if it isn't known, is what a reduction begins with that counts for nothing, whatever a zero's sign."""
+    """Whether a number is the neutral element of a reduction, whatever a zero's sign; False if it is None, unknown."""
     return value is not None and bool(np.array_equal(value, identity_value(kind, dtype)))
 
 

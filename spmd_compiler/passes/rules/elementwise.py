@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ...ir.graph import Op, Value
 from ...ir.layout import PARTIAL_KINDS
 from ...ir.optable import ELEMENTWISE
@@ -9,12 +11,14 @@ from ...ir.types import TensorType, is_complex, is_float
 from ..cost import Work
 from ..emit.builder import Builder
 from .base import Rule, factored, numbered, shape_of
+from .reducers import Scalars
 
-# op -> groups of operands that may be partial together, each with the kinds of partial that pass
+# groups of operands that may be partial together, each with the kinds of partial that pass
+Linear = list[tuple[tuple[int, ...], tuple[str, ...]]]
 _ADDITIVE = ("sum",)
 
 
-def _linear(op: Op) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
+def _linear(op: Op) -> Linear:
     dtype = op.results[0].type.dtype
     source = op.operands[0].type.dtype
     numeric = dtype != "i1" and source != "i1"
@@ -24,8 +28,6 @@ def _linear(op: Op) -> list[tuple[tuple[int, ...], tuple[str, ...]]]:
         return [((0,), _ADDITIVE)]
     if op.name == "multiply" and numeric:
         return [((0,), _ADDITIVE), ((1,), _ADDITIVE), ((0, 1), ("mul",))]
-    if op.name == "divide" and (is_float(dtype) or is_complex(dtype)):
-        return [((0,), _ADDITIVE)]
     if op.name == "maximum":
         return [((0, 1), ("max",))]
     if op.name == "minimum":
@@ -48,11 +50,28 @@ def _widens(source: str, target: str) -> bool:
 
 
 def elementwise(op: Op) -> Rule:
+    return _elementwise(op, _linear(op))
+
+
+def _elementwise(op: Op, linear: Linear) -> Rule:
     shape = shape_of(op.results[0])
     dims = numbered(shape)
     operands = [dims if v.type.rank == len(shape) else () for v in op.operands]
     work = Work.over(op)
-    return factored(operands, [dims] * len(op.results), shape, Builder.local, linear=_linear(op), work=work)
+    return factored(operands, [dims] * len(op.results), shape, Builder.local, linear=linear, work=work)
+
+
+def divide(op: Op, scalars: Scalars) -> Rule:
+    """A sum is divided term by term where that can't make NaN of what is infinite as a whole."""
+    dtype = op.results[0].type.dtype
+    linear = (is_float(dtype) or is_complex(dtype)) and is_safe_divisor(op.operands[1], scalars)
+    return _elementwise(op, [((0,), _ADDITIVE)] if linear else [])
+
+
+def is_safe_divisor(value: Value, scalars: Scalars) -> bool:
+    """Whether a value is known to be one number that is finite and not zero."""
+    known = scalars.get(value)
+    return known is not None and bool(np.isfinite(known.array).all() and known.array.all())
 
 
 def bitcast_convert(op: Op) -> Rule:
@@ -136,6 +155,7 @@ def _expand_iota(b: Builder, op: Op, args: list[Value]) -> list[Value]:
 
 RULES = {name: elementwise for name, operands in ELEMENTWISE.items() if operands < 3}
 RULES |= {
+    "divide": divide,
     "bitcast_convert": bitcast_convert,
     "select": select,
     "clamp": clamp,

@@ -64,7 +64,8 @@ TABLE: dict[str, Callable[..., Rule | None]] = {
     **passing.RULES,
     **user_collectives.RULES,
 }
-NEEDS_SCALARS = {"reduce", "reduce_window"}  # their rules depend on whether the init is neutral
+# rules that depend on whether the init is neutral, or the divisor finite and not zero
+NEEDS_SCALARS = {"reduce", "reduce_window", "divide"}
 
 # Of custom calls the first rule that applies; JAX's own rules for the kernels that `batched` knows say less.
 CUSTOM_CALLS: tuple[tuple[Callable[[Op], bool], Callable[..., Rule | None]], ...] = (
@@ -105,7 +106,7 @@ def _make(op: Op, scalars: Scalars) -> Rule:
 
 
 class RuleBook:
-    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants. like: another book for the same
+    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants, and what is filled with one. like: another book for the same
     program, under other prices: choices may go from one to the other, since their strategies are the same."""
 
     def __init__(self, like: RuleBook | None = None) -> None:
@@ -114,6 +115,14 @@ class RuleBook:
         self.busy: set[Op] = set() if like is None else like.busy  # in loops, touching much over and over
         self._rules: dict[Any, Rule] = {}
         self._of: dict[Op, Rule] = {}
+
+    def note(self, op: Op) -> None:
+        """Keeps what is known of the numbers that an op makes; for each op before those that read it."""
+        if op.name == "constant":
+            if not op.results[0].type.rank or op.attrs["value"].splat:
+                self.scalars[op.results[0]] = op.attrs["value"]
+        elif op.name == "broadcast_in_dim" and op.operands[0] in self.scalars:
+            self.scalars[op.results[0]] = self.scalars[op.operands[0]]
 
     def rule(self, op: Op) -> Rule:
         rule = self._of.get(op)
@@ -140,6 +149,8 @@ class RuleBook:
             key = (*key, self._region_key(op))
         if op.name in moving.JOINS:
             key = (*key, tuple(moving.numbers(op)))
+        if op.name == "divide":
+            key = (*key, elementwise.is_safe_divisor(op.operands[1], self.scalars))
         key = (key, op in self.busy)
         rule = self._rules.get(key)
         if rule is None:

@@ -89,15 +89,14 @@ class Engine(Assignment):
 
     # ------------------------------------------------------------------------------------------ forward
     def forward(self, block: Block) -> None:
-        layouts, rule_of, others = self.layouts, self.book.rule, self._others
+        layouts, note, rule_of, others = self.layouts, self.book.note, self.book.rule, self._others
         seen, whole, _, merges = self.forwarding
         for op in block.ops:
             name = op.name
             if name in UNPRICED:
                 self._forward_unpriced(op)
                 continue
-            if name == "constant" and op.results[0].type.rank == 0:
-                self.book.scalars[op.results[0]] = op.attrs["value"]
+            note(op)
             there = tuple([(layouts[v], others(v)) for v in op.operands])
             if merges and self.adds_partials(op):
                 there = tuple([(layout, ()) for layout, _ in there])

@@ -35,6 +35,7 @@ CASES = {
     "subtract": (lambda x, y: x - y, (X, Y)),
     "multiply": (lambda x, y: x * y, (X, Y)),
     "divide": (lambda x, y: x / (y + 1), (X, Y)),
+    "divide number": (lambda x: x / 8, (X,)),
     "maximum": (jnp.maximum, (X, Y)),
     "minimum": (jnp.minimum, (N, N.T.reshape(4, 5))),
     "and": (lambda x, y: x & y, (N, N * 3)),
