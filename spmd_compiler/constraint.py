@@ -12,9 +12,9 @@ from . import compat
 from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
 from .layout import Layout, LayoutLeaf, check_storable, is_layout_leaf, leaf_layout
-from .mesh import Mesh, check_global
+from .mesh import Mesh, as_mesh, check_global
 from .prefix import broadcast_prefix
-from .program import insert_dim
+from .program import insert_dim, padded
 from .tracing import current_mesh, current_trace
 
 relayout_p = compat.primitive(
@@ -43,7 +43,7 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
     if leaf is None:
         return x
     trace = current_trace()
-    mesh = trace.mesh if trace is not None else mesh_of_leaf(leaf, "relayout")
+    mesh = trace.mesh if trace is not None else _mesh_of_array(x, leaf) or mesh_of_leaf(leaf, "relayout")
     rank = jax.numpy.ndim(x)
     layout = leaf_layout(leaf, mesh, rank, "relayout")
     if len({kind for _, kind in layout.partial}) > 1:
@@ -62,6 +62,16 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
         check_global("relayout")
         return _within_jit(x, public)
     return jax.device_put(x, public.to_jax())
+
+
+def _mesh_of_array(x: Any, leaf: LayoutLeaf) -> Mesh | None:
+    """The mesh of an array that lies on one, for a PartitionSpec where there is no default mesh."""
+    if not isinstance(leaf, jax.sharding.PartitionSpec) or current_mesh() is not None:
+        return None
+    sharding = None if isinstance(x, jax.core.Tracer) else getattr(x, "sharding", None)
+    return (
+        Layout.from_jax(sharding, x.ndim).mesh if isinstance(sharding, jax.sharding.NamedSharding) else None
+    )
 
 
 def _check_kinds(layout: ir_layout.Layout, dtype: Any) -> None:
@@ -91,6 +101,26 @@ def mesh_of_leaf(leaf: LayoutLeaf, where: str) -> Mesh:
     mesh = current_mesh()
     if mesh is None:
         raise MeshError(f"{where}: {leaf} names no mesh; use a Layout, or a default_mesh")
+    return mesh
+
+
+def fixed_mesh(mesh: Any, in_layouts: Any, out_layouts: Any) -> Mesh | None:
+    """The mesh that does not depend on the call. Raises MeshError if layouts are on another one."""
+    mesh = None if mesh is None else as_mesh(mesh, "mesh=")
+    for name, layouts in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
+        for leaf in jax.tree.leaves(layouts, is_leaf=is_layout_leaf):
+            if isinstance(leaf, Layout):
+                other = leaf.mesh
+            elif isinstance(leaf, jax.sharding.NamedSharding):
+                other = Layout.from_jax(leaf, len(leaf.spec)).mesh
+            else:
+                continue
+            if mesh is None:
+                mesh = other
+            elif other != mesh and not (mesh.is_abstract != other.is_abstract and mesh.axes == other.axes):
+                raise MeshError(
+                    f"{name} has a layout on {other!r}, but the mesh is {mesh!r}; one call has one mesh"
+                )
     return mesh
 
 
@@ -125,7 +155,7 @@ def _batch(axis: compat.BatchAxis, args: Any, dims: Any, *, layout: ir_layout.La
 
 
 compat.register_marker_lowering(
-    relayout_p, "spmd.relayout", lambda layout, mesh: str(layout), outside=_outside
+    relayout_p, "spmd.relayout", lambda rank, layout, mesh: str(padded(layout, rank)), outside=_outside
 )
 compat.register_jvp(relayout_p, _jvp)
 compat.register_transpose(relayout_p, _transpose)

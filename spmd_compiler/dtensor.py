@@ -78,7 +78,9 @@ def _kind(x: Any) -> str:
 def pack(tensors: Sequence[Any], layout: LayoutLeaf) -> jax.Array:
     """One array in `layout` from the blocks of this process' devices, one per device in the mesh's order (replicas
     too). Raises ArgumentError for another number of blocks, or blocks of different shapes or dtypes."""
-    layout = public_layout(layout, np.ndim(tensors[0]) if tensors else 0, "pack")
+    if not np.iterable(tensors):
+        raise ArgumentError(f"pack: {tensors!r} is no sequence of blocks, one per device")
+    layout = public_layout(layout, np.ndim(tensors[0]) if len(tensors) else 0, "pack")
     mesh = _mesh_with_devices(layout, "pack")
     devices = _local(mesh)
     if len(tensors) != len(devices):
@@ -157,7 +159,10 @@ def _mesh_with_devices(layout: Layout, what: str) -> Mesh:
 
 def call_with_layout(fn: Callable[..., Any], layout: Any, *args: Any, **kwargs: Any) -> Any:
     """`fn(*args, **kwargs)` with its result (a pytree, `layout` a prefix of it) in `layout`, each device making its own
-    block. `layout` None: a plain call. Arguments that are no arrays are constants of the program."""
+    block. `layout` None: a plain call. Arguments that are no arrays are constants of the program. `fn` is traced as by `jax.jit`,
+    and kept: what it reads beside its arguments is fixed at the first call. Raises ArgumentError for what can't be called."""
+    if not callable(fn):
+        raise ArgumentError(f"call_with_layout: {fn!r} can't be called")
     if layout is None:
         return fn(*args, **kwargs)
     if current_trace() is not None:

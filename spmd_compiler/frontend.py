@@ -6,16 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+from jax.sharding import PartitionSpec
 from jaxlib.mlir import ir as mlir
 
 from . import compat
+from .constraint import fixed_mesh
 from .errors import ArgumentError, ParseError
 from .ir import layout as ir_layout
 from .ir import mesh as ir_mesh
 from .ir.graph import Module, Value
 from .ir.importer import import_module
 from .ir.scanner import AnnotationError
-from .layout import Layout, is_layout_leaf, leaf_layout
+from .layout import is_layout_leaf, leaf_layout
 from .local_units import local_units
 from .lowered import Lowered
 from .mesh import Mesh
@@ -25,6 +27,7 @@ from .passes.annotations.boundary_tokens import drop_boundary_tokens
 from .passes.pipeline import Options, compile_module
 from .signature import Signature
 from .target_rules import target_rules
+from .tracing import current_mesh
 from .units import struct_of_type
 
 _DONORS = ("jax.buffer_donor", "tf.aliasing_output")
@@ -49,7 +52,7 @@ def from_stablehlo(
     mesh of fewer devices beside another, is left replicated, and `explain()` says so.
 
     `mesh`: the mesh to use, an `spmd.Mesh` or `jax.sharding.Mesh`; by default the program's own, over the first
-    devices, or abstract if there are too few. `in_layouts`, `out_layouts`: one leaf for all or a sequence with one
+    devices, or abstract if there are too few; if layouts are PartitionSpecs, the `default_mesh`. `in_layouts`, `out_layouts`: one leaf for all or a sequence with one
     per argument and result; a leaf overrides the program's annotation, None keeps it. Where there is neither, the
     compiler chooses. What runs takes the arguments of `@main` one by one and returns a tuple of its results; tokens
     are left out.
@@ -57,9 +60,10 @@ def from_stablehlo(
     Raises ParseError for malformed text (line and column), LayoutError and MeshError for annotations that do not
     fit their value, and ArgumentError for layouts of the wrong number.
     """
-    public = Mesh.from_jax(mesh) if mesh is not None and not isinstance(mesh, Mesh) else mesh
-    if public is None:
-        public = _mesh_of((in_layouts, out_layouts))
+    options = Options.checked(options)
+    public = fixed_mesh(mesh, in_layouts, out_layouts)
+    if public is None and any(isinstance(x, PartitionSpec) for x in _flat((in_layouts, out_layouts))):
+        public = current_mesh()
     module = _import(text_or_module, public)
     targets = (op.attrs.get("call_target_name") for op in module.walk() if op.name == "custom_call")
     if any(isinstance(name, str) and name.startswith(("lapack_", "blas_")) for name in targets):
@@ -78,7 +82,7 @@ def from_stablehlo(
     donated = [i for i, attrs in enumerate(main.arg_attrs) if any(key in attrs for key in _DONORS)]
     callbacks: list[Any] = []
     units = local_units(module, public, callbacks)
-    stages = compile_module(module, options or Options(), units=units, target=public.target)
+    stages = compile_module(module, options, units=units, target=public.target)
     return _lowered(stages, public, tuple(donated), tuple(callbacks))
 
 
@@ -108,9 +112,8 @@ def _placed(error: AnnotationError, source: Any) -> ParseError:
     return ParseError(str(error))
 
 
-def _mesh_of(layouts: Any) -> Mesh | None:
-    found = [x for x in jax.tree.leaves(layouts, is_leaf=is_layout_leaf) if isinstance(x, Layout)]
-    return found[0].mesh if found else None
+def _flat(layouts: Any) -> list[Any]:
+    return jax.tree.leaves(layouts, is_leaf=is_layout_leaf)
 
 
 def _with_devices(mesh: ir_mesh.Mesh) -> Mesh:
@@ -121,7 +124,7 @@ def _with_devices(mesh: ir_mesh.Mesh) -> Mesh:
 def _leaves(layouts: Any, count: int, name: str) -> Sequence[Any]:
     if is_layout_leaf(layouts):
         return [layouts] * count
-    leaves = jax.tree.leaves(layouts, is_leaf=is_layout_leaf)
+    leaves = _flat(layouts)
     if len(leaves) != count:
         raise ArgumentError(
             f"{name} has {len(leaves)} layouts, but @main has {count}; give one for each, or None"

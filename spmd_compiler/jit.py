@@ -8,13 +8,13 @@ from types import MethodType
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
 
 from . import compat, compat_executables
+from .constraint import fixed_mesh
 from .errors import ArgumentError, MeshError
-from .layout import Layout, is_layout_leaf
+from .layout import is_layout_leaf
 from .lowered import Lowered
-from .mesh import Mesh, as_mesh, check_global
+from .mesh import Mesh, check_global
 from .passes.pipeline import Options
 from .placement import Placer, check_deleted, check_donations, mesh_of
 from .signature import Call, Signature
@@ -81,10 +81,8 @@ class SpmdFunction:
         self._signature = Signature(fun, static_argnums, static_argnames, donate_argnums, donate_argnames)
         self._signature.check_static_layouts(in_layouts)
         self._in_layouts, self._out_layouts = in_layouts, out_layouts
-        self._mesh = _fixed_mesh(mesh, in_layouts, out_layouts)
-        if options is not None and not isinstance(options, Options):
-            raise ArgumentError(f"options must be a spmd.Options, not {type(options).__name__}")
-        self._options = options or Options()
+        self._mesh = fixed_mesh(mesh, in_layouts, out_layouts)
+        self._options = Options.checked(options)
         self._placer = Placer(self._signature.fun_name)
         self.clear_cache()
 
@@ -182,23 +180,3 @@ class SpmdFunction:
             if made.is_reusable:
                 self._made[made.key] = made
         return known, fixed
-
-
-def _fixed_mesh(mesh: Any, in_layouts: Any, out_layouts: Any) -> Mesh | None:
-    """The mesh that does not depend on the call. Raises MeshError if layouts are on another one."""
-    mesh = None if mesh is None else as_mesh(mesh, "mesh=")
-    for name, layouts in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
-        for leaf in jax.tree.leaves(layouts, is_leaf=is_layout_leaf):
-            if isinstance(leaf, Layout):
-                other = leaf.mesh
-            elif isinstance(leaf, NamedSharding):
-                other = Layout.from_jax(leaf, len(leaf.spec)).mesh
-            else:
-                continue
-            if mesh is None:
-                mesh = other
-            elif other != mesh and not (mesh.is_abstract != other.is_abstract and mesh.axes == other.axes):
-                raise MeshError(
-                    f"{name} has a layout on {other!r}, but the mesh is {mesh!r}; one call has one mesh"
-                )
-    return mesh

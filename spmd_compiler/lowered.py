@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from . import compat, compat_executables
-from .errors import ArgumentError, MeshError
+from .errors import ArgumentError, MeshError, UnsupportedError
 from .estimates import Cost, Memory, estimate_cost, estimate_memory
 from .ir import layout as ir_layout
 from .ir.exporter import export_text
@@ -111,8 +111,14 @@ class Lowered(_Stage):
 
     def compile(self, compiler_options: Mapping[str, Any] | None = None) -> Compiled:
         """Compiles with XLA. `compiler_options`: as `jax.stages.Lowered.compile` takes them, by their names in XLA_FLAGS; they go
-        before those of `xla_options`. Raises MeshError for an abstract mesh."""
+        before those of `xla_options`. Raises MeshError for an abstract mesh, UnsupportedError for a program that reads traced values of
+        the code around it."""
         part = self._partitioned
+        if self._captured:
+            raise UnsupportedError(
+                "the program reads traced values of the code around it, which an executable of its own has not: pass them "
+                "as arguments, or call it as it is"
+            )
         if part.mesh.is_abstract:
             raise MeshError(
                 f"{part.mesh!r} is abstract: there are no devices to compile for. Look at the program with .stages and "

@@ -94,7 +94,9 @@ class Mesh(ir_mesh.Mesh):
 
     @classmethod
     def from_jax(cls, mesh: jax.sharding.Mesh | AbstractMesh) -> Mesh:
-        """From `jax.sharding.Mesh` or `AbstractMesh`."""
+        """From `jax.sharding.Mesh` or `AbstractMesh`. Raises MeshError for anything else."""
+        if not isinstance(mesh, jax.sharding.Mesh | AbstractMesh):
+            raise MeshError(f"Mesh.from_jax: {mesh!r} is no mesh of JAX's")
         axes, types = list(mesh.shape.items()), mesh.axis_types
         if isinstance(mesh, jax.sharding.Mesh):
             return cls(axes, list(mesh.devices.flat), axis_types=types)

@@ -25,8 +25,9 @@ def _walk(prefix: Any, tree: Any, where: str, is_leaf: Callable[[Any], bool], ou
         return
     inner, treedef = _children(prefix)
     if treedef is None:
+        several = "" if _children(tree)[1] is None else f", or a {_kind(tree)} of those"
         raise ArgumentError(
-            f"{where} is {prefix!r}: give a Layout, PartitionSpec, NamedSharding or None, or a {_kind(tree)} of those"
+            f"{where} is {prefix!r}: give a Layout, PartitionSpec, NamedSharding or None{several}"
         )
     below, below_def = _children(tree)
     if below_def is None:

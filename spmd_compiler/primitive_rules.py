@@ -6,7 +6,7 @@ from typing import Any
 
 from . import compat
 from .passes.rules.custom import UNIT
-from .units import Unit, key_of
+from .units import Unit, exactly, key_of
 
 _rules: dict[Any, str] = {}
 _units: dict[Any, Unit] = {}
@@ -39,6 +39,6 @@ def _unit(p: Any, params: dict[str, Any]) -> Unit:
 
     unit = Unit(p.name, lambda results: run, _rules[p])
     try:
-        return _units.setdefault((p, tuple(sorted(params.items()))), unit)
+        return _units.setdefault((p, tuple((k, exactly(v)) for k, v in sorted(params.items()))), unit)
     except TypeError:  # not hashable: two such calls are two units
         return unit

@@ -13,7 +13,7 @@ import numpy as np
 from . import compat
 from .errors import ArgumentError
 from .target_rules import rule_text
-from .units import Unit, bind, struct_key
+from .units import Unit, bind, exactly, struct_key
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,7 +77,7 @@ class _Ruled:
             raise ArgumentError(
                 f"{self.__name__}: a function with a sharding rule takes random keys as jax.random.key_data(key)"
             )
-        statics = tuple(None if _is_array(x) else (x, type(x)) for x in leaves)  # 1 is not 1.0
+        statics = tuple(None if _is_array(x) else exactly(x) for x in leaves)
         call = _Call(self._function, tree, statics)
         with suppress(TypeError):  # not hashable: two such calls are two units
             call = self._units.setdefault((tree, statics), call)
@@ -94,7 +94,7 @@ class _Call:
     """The function with all static arguments in place; `out_trees`: the structure of its result, by its arguments'
     shapes."""
 
-    def __init__(self, function: Callable[..., Any], tree: Any, statics: tuple[tuple[Any, type] | None, ...]):
+    def __init__(self, function: Callable[..., Any], tree: Any, statics: tuple[tuple[Any, ...] | None, ...]):
         self._function = function
         self._tree = tree
         self._statics = statics

@@ -89,7 +89,7 @@ class Signature:
             )
 
     def _resolve(self, what: str, nums: Any, names: Any) -> tuple[frozenset[int], frozenset[str]]:
-        nums = (nums,) if isinstance(nums, int) else tuple(nums or ())
+        nums = tuple(nums or ()) if nums is None or isinstance(nums, Iterable) else (nums,)
         given = names or ()
         names = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         if not all(isinstance(name, str) for name in names):

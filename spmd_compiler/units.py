@@ -6,6 +6,7 @@ that call runs on a device. Anywhere else the function is traced in its place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
@@ -95,6 +96,11 @@ class Unit:
 def struct_key(values: Sequence[Any]) -> tuple[Any, ...]:
     """Shapes and dtypes, hashable."""
     return tuple((tuple(x.shape), x.dtype) for x in values)
+
+
+def exactly(x: Any) -> tuple[Any, ...]:
+    """A key of what is hashable that tells 1 from 1.0 and True, and 0.0 from -0.0."""
+    return x, type(x), math.copysign(1, x) if isinstance(x, float) else None
 
 
 def struct_of_type(type: Any) -> jax.ShapeDtypeStruct:

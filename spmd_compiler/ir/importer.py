@@ -8,7 +8,7 @@ from typing import Any
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
-from ..errors import SpmdError
+from ..errors import ArgumentError, SpmdError, UnsupportedError
 from .attributes import AttributeReader
 from .captures import OPEN_REGIONS, close_region
 from .constants import read_blob, read_dense
@@ -80,7 +80,7 @@ class _Importer:
                 if "stablehlo.mesh" in op.attributes:
                     mesh_data.append((symbol, Raw(str(op.attributes["stablehlo.mesh"]))))
             else:
-                raise SpmdError(f"{self._loc(op)}: can't import {op.name} at the top of a module")
+                raise UnsupportedError(f"{self._loc(op)}: can't import {op.name} at the top of a module")
         if meshes:
             attrs["sdy.mesh"] = tuple(meshes)
         if mesh_data:
@@ -103,7 +103,7 @@ class _Importer:
         name = ir.StringAttr(attrs["sym_name"]).value
         public = "sym_visibility" not in attrs or ir.StringAttr(attrs["sym_visibility"]).value == "public"
         if not len(op.regions[0].blocks):
-            raise SpmdError(f"{self._loc(op)}: function @{name} has no body")
+            raise UnsupportedError(f"{self._loc(op)}: function @{name} has no body")
         entry = op.regions[0].blocks[0]
         self._values.clear()
         names = [argument_name(str(a.location)) for a in entry.arguments] if public else None
@@ -135,7 +135,7 @@ class _Importer:
     def _block(self, owner: ir.Operation, end: str, names: list[str] | None, index: int = 0) -> Block:
         blocks = owner.regions[index].blocks
         if len(blocks) != 1:
-            raise SpmdError(
+            raise UnsupportedError(
                 f"{self._loc(owner)}: region {index} of {owner.name} has {len(blocks)} blocks, not one"
             )
         block = blocks[0]
@@ -173,7 +173,7 @@ class _Importer:
             if name == "constant":
                 self._made[results[0]] = ops[-1]
         if returns is None:
-            raise SpmdError(f"{self._loc(owner)}: a region of {owner.name} does not end in {end}")
+            raise UnsupportedError(f"{self._loc(owner)}: a region of {owner.name} does not end in {end}")
         return Block(args, ops, returns)
 
     def _name(self, mlir_name: str) -> str:
@@ -203,7 +203,7 @@ class _Importer:
     def _convert_type(self, mlir: ir.Type, op: ir.Operation) -> Type:
         if isinstance(mlir, ir.RankedTensorType):
             if not mlir.has_static_shape or mlir.encoding is not None:
-                raise SpmdError(
+                raise UnsupportedError(
                     f"{self._loc(op)}: {op.name} has the dynamic type {mlir}; only static shapes compile"
                 )
             try:
@@ -212,7 +212,9 @@ class _Importer:
                 pass
         elif stablehlo.TokenType.isinstance(mlir):
             return TOKEN
-        raise SpmdError(f"{self._loc(op)}: {op.name} has a value of type {mlir}, which is not supported")
+        raise UnsupportedError(
+            f"{self._loc(op)}: {op.name} has a value of type {mlir}, which is not supported"
+        )
 
     def _constant(self, op: ir.Operation, type: Type) -> Dense:
         assert isinstance(type, TensorType)
@@ -254,7 +256,7 @@ def _entry(functions: dict[str, Function]) -> str:
     public = [f.name for f in functions.values() if f.public]
     if len(public) != 1:
         names = f": {', '.join(public)}" if public else ""
-        raise SpmdError(
+        raise ArgumentError(
             f"the module has no function @main, and {len(public)} public ones{names}; name the one to compile @main"
         )
     return public[0]

@@ -138,10 +138,10 @@ class _Parser:
         name = "main"
         if self.take("name"):
             self.expect("=")
-            name = self.advance()
+            name = self.word()
         attrs: dict[str, Any] = {}
         while self.take("attr"):
-            key = self.advance()
+            key = self.word()
             self.expect("=")
             attrs[key] = self.attribute(key)
         functions: dict[str, Function] = {}
@@ -339,6 +339,10 @@ class _Parser:
         if self.token in ("inf", "-inf", "nan"):
             return float(self.advance())
         return self.fail(f"expected the value of {key or 'an attribute'}")
+
+    def word(self) -> str:
+        """A name, in quotes if it is no plain word."""
+        return self.string() if self.kind == "string" else self.advance()
 
     def string(self) -> str:
         try:

@@ -31,13 +31,18 @@ def _symbol(name: str) -> str:
     return f"@{name}" if re.fullmatch(r"[\w.$-]+", name) else f"@{json.dumps(name)}"
 
 
+def _word(name: str) -> str:
+    """The same of what stands alone."""
+    return name if re.fullmatch(r"[A-Za-z_][\w.$-]*", name, re.ASCII) else json.dumps(name)
+
+
 def print_module(module: Module) -> str:
     """The text of a module; values without a name are numbered in each function."""
     lines = [repr(module.mesh)]
     if module.name != "main":
-        lines[0] += f" name={module.name}"
+        lines[0] += f" name={_word(module.name)}"
     for key, value in module.attrs.items():
-        lines.append(f"attr {key}={print_attr(value)}")
+        lines.append(f"attr {_word(key)}={print_attr(value)}")
     for function in module.functions.values():
         _Printer().function(function, lines)
     return "\n".join(lines) + "\n"

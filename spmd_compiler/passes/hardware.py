@@ -32,6 +32,16 @@ class Hardware:
     asynchronous: bool = True
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, ArgumentError):
+                raise
+            raise ArgumentError(
+                f"hardware {self.name}: flops are numbers by element type, axes (bandwidth, latency) by mesh axis: {error}"
+            ) from None
+
+    def _check(self) -> None:
         if "default" not in self.flops:
             raise ArgumentError(f"hardware {self.name}: flops has no `default`")
         latencies = [self.link_latency, *(latency for _, latency in self.axes.values())]

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import ArgumentError, UnsupportedError
 from ..ir.graph import Module
@@ -85,6 +85,13 @@ class Options:
     memory_limit: float | None = None
     collective_matmul: bool | None = None
 
+    @classmethod
+    def checked(cls, options: Any) -> Options:
+        """What a user gives as `options=`, None being the default. Raises ArgumentError for anything else."""
+        if options is not None and not isinstance(options, Options):
+            raise ArgumentError(f"options must be a spmd.Options, not {type(options).__name__}")
+        return options or cls()
+
     def __post_init__(self) -> None:
         if self.search not in ("default", "ilp"):
             raise ArgumentError(f"no search {self.search!r}; there are 'default' and 'ilp'")
@@ -92,7 +99,9 @@ class Options:
             raise ArgumentError(f"sweeps={self.sweeps!r}: rounds of improvement are 0 or more")
         for name in ("time_limit", "memory_limit"):
             limit = getattr(self, name)
-            if limit is not None and not (isinstance(limit, numbers.Real) and float(limit) > 0):
+            if (limit is not None or name == "time_limit") and not (
+                isinstance(limit, numbers.Real) and float(limit) > 0
+            ):
                 raise ArgumentError(f"{name}={limit!r}: give a positive number")
         if self.collective_matmul not in (True, False, None):
             raise ArgumentError(f"collective_matmul={self.collective_matmul!r}: give True, False or None")

@@ -49,6 +49,18 @@ def test_pack_and_unpack_inside(layout):
     assert spmd.fetch_layout(out) == layout
 
 
+def test_relayout_of_random_keys_inside():
+    """Their physical form has a dim more."""
+    keys = jax.random.split(jax.random.key(0), 8)
+    step = spmd.spmd_jit(lambda k: jax.vmap(jax.random.bits)(spmd.relayout(k, P("a"))), mesh=MESH)
+    np.testing.assert_array_equal(step(keys), jax.vmap(jax.random.bits)(keys))
+
+
+def test_relayout_of_an_array_on_its_own_mesh():
+    lies = spmd.copy_to_mesh(X, LAYOUTS[0])
+    assert spmd.fetch_layout(spmd.relayout(lies, P(None, "b"))) == Layout([None, "b"], MESH)
+
+
 def test_relayout_eager_and_inside():
     row, column = Layout(["a", None], MESH), Layout([None, "b"], MESH)
     x = spmd.relayout(spmd.copy_to_mesh(X, row), column)
@@ -149,6 +161,8 @@ def test_clients_and_devices():
             r"the array is in .*, not in",
         ),
         (lambda: spmd.pack([X] * 3, LAYOUTS[0]), ArgumentError, "3 blocks for the 8 devices"),
+        (lambda: spmd.pack(3, LAYOUTS[0]), ArgumentError, "3 is no sequence of blocks"),
+        (lambda: spmd.call_with_layout(3, LAYOUTS[0]), ArgumentError, "3 can't be called"),
         (lambda: spmd.pack([X] * 7 + [X[:1]], LAYOUTS[0]), ArgumentError, "one shape and dtype"),
         (lambda: spmd.pack([X[0]] * 8, LAYOUTS[0]), LayoutError, "has 2 dims, but the value has 1"),
         (

@@ -185,6 +185,35 @@ CASES = {
         ArgumentError,
         "no stage 'hlo'; there are import, propagate, expand, optimize",
     ),
+    "a mesh for StableHLO": (
+        lambda: spmd.from_stablehlo("module {}", mesh=3),
+        MeshError,
+        "3 is no mesh; make one",
+    ),
+    "options for StableHLO": (
+        lambda: spmd.from_stablehlo("module {}", options="fast"),
+        ArgumentError,
+        "options must be a spmd.Options, not str",
+    ),
+    "no time limit": (lambda: spmd.Options(search="ilp", time_limit=None), ArgumentError, "time_limit=None"),
+    "no mesh of JAX's": (lambda: spmd.Mesh.from_jax(3), MeshError, "3 is no mesh"),
+    "rates that are no numbers": (
+        lambda: spmd.Hardware("mine", {"default": "fast"}, 1e12, 1e11, 1e-6, 1e9),
+        ArgumentError,
+        "hardware mine: flops are numbers by element type",
+    ),
+    "static argument by a number that is none": (
+        run(static_argnums=1.5),
+        ArgumentError,
+        "static_argnums=1.5",
+    ),
+    "layout of another kind": (run(in_layouts=("a",)), ArgumentError, "NamedSharding or None$"),
+    "an executable that reads traced values": (
+        lambda: jax.jit(lambda y: spmd.spmd_jit(lambda x: x + y, mesh=MESH).lower(X).compile()(X))(X),
+        UnsupportedError,
+        "reads traced values of the code around it",
+    ),
+    "devices that are too few": (lambda: spmd.configure_virtual_cpus(0), ArgumentError, "at least 1"),
     "no such hardware": (
         lambda: spmd.spmd_jit(double, mesh=MESH).lower(X).cost("abacus"),
         ArgumentError,

@@ -1,5 +1,7 @@
 """Functions and custom calls with sharding rules: the same numbers for every layout, and the traffic that the rule allows."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -174,6 +176,19 @@ def test_registered_primitives():
     assert [c.kind for c in lowered.collectives()] == ["all_reduce"]
     np.testing.assert_allclose(step(x), (x**2 + x**3).sum(0), rtol=1e-5)
     np.testing.assert_allclose(jax.jit(lambda x: p.bind(x, power=2))(x), (x**2).sum(0), rtol=1e-5)
+
+
+def test_static_arguments_that_are_equal_but_not_the_same():
+    """0.0 is -0.0, and 1 is 1.0, but what is made of them is not the same."""
+    signed = spmd.sharding_rule("b -> b")(lambda x, by: x + math.copysign(1, by))
+    scaled = spmd.sharding_rule("b -> b")(lambda x, by: x * by)
+    x = np.arange(8, dtype=np.int32)
+    for by in (0.0, -0.0):
+        got = spmd.spmd_jit(lambda x, by=by: signed(x, by), mesh=MESH, in_layouts=P("a"))(x)
+        np.testing.assert_array_equal(got, x + math.copysign(1, by))
+    for by in (1, 1.0, True):
+        got = spmd.spmd_jit(lambda x, by=by: scaled(x, by), mesh=MESH, in_layouts=P("a"))(x)
+        assert got.dtype == (np.float32 if isinstance(by, float) else np.int32)
 
 
 def test_host_functions_run_on_blocks():

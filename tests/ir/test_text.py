@@ -25,6 +25,13 @@ def test_the_design_example():
     assert repr(op.result.layout) == "{batch,model}"
 
 
+def test_names_that_are_no_words():
+    module = parse(DESIGN)
+    module.name, module.attrs = "1 été", {"foo.b c": "x"}
+    again = parse(print_module(module))
+    assert (again.name, again.attrs) == (module.name, module.attrs)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_stage_reads_back(name):
     fun, kinds = PROGRAMS[name]

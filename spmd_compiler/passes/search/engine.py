@@ -105,7 +105,7 @@ class Engine(Assignment):
                 self._see_whole(op.results[0])
             if is_remade(op):
                 self.remade[op.results[0]] = op
-            elif seen and (value := op.results[0]) in seen:
+            elif seen and op.results and (value := op.results[0]) in seen:
                 layout, other = layouts[value], seen[value]
                 self._see(value, other if other.axes < layout.axes and not layout.partial else layout)
             if op.regions:
