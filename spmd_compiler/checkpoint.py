@@ -66,7 +66,7 @@ def _orbax() -> Any:
     try:
         import orbax.checkpoint as ocp
     except ImportError:
-        raise SpmdError("checkpoints need orbax: pip install orbax-checkpoint") from None
+        raise SpmdError("checkpoints need orbax: pip install 'spmd_compiler[checkpoint]'") from None
     return ocp
 
 

@@ -207,7 +207,7 @@ def equations(jaxpr: Any) -> Iterator[Any]:
 
 
 def is_ordered(eqn: Any) -> bool:
-    """Whether what an equation itself does to the world has to follow what others do."""
+    """Whether an equation itself, not one of a jaxpr within it, has an ordered effect."""
     if any(jex_core.jaxprs_in_params(eqn.params)):
         return False
     return any(map(_effects.ordered_effects.contains, eqn.effects))

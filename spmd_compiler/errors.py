@@ -33,4 +33,4 @@ class UnsupportedError(SpmdError, NotImplementedError):
 
 
 class DeletedError(SpmdError, RuntimeError):
-    """An argument that is no more: it was donated to an earlier call, or deleted."""
+    """An argument whose buffer is gone: it was donated to an earlier call, or deleted."""

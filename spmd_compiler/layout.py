@@ -136,8 +136,8 @@ class Layout:
         return tuple(n * self.num_shards(d) for d, n in enumerate(shape))
 
     def stored(self, shape: Sequence[int]) -> Layout:
-        """The layout in which a `jax.Array` of `shape` lies that is wanted in this one: of each dim the leading axes that
-        divide its size together. Raises LayoutError for a partial layout, or a shape of another rank."""
+        """The layout that a `jax.Array` of `shape` gets where this one is asked for: on each dim the longest prefix of its axes
+        whose sizes multiply to a divisor of the dim's size. Raises LayoutError for a partial layout, or a shape of another rank."""
         self._check_rank(shape)
         check_storable(self.ir, "stored")
         return Layout.from_ir(stored_layout(self.ir, shape, self.mesh), self.mesh)

@@ -1,4 +1,4 @@
-"""What the custom calls of an imported program stand for that are functions with sharding rules."""
+"""Finds the functions with sharding rules that custom calls of an imported program stand for."""
 
 from __future__ import annotations
 

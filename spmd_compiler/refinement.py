@@ -54,7 +54,7 @@ class Refinement:
             name, pre, size = parse_axis(axis)
             assert size is not None
             self.names[axis] = tuple(p for low, high, p in pieces[name] if pre <= low and high <= pre * size)
-        self.mesh = Mesh(axes, mesh.devices)
+        self.mesh = Mesh(axes, mesh.devices, abstract_device=mesh.abstract_device)
         _origins.setdefault(self.mesh.to_jax(), (mesh, origin))
 
     def spec(self, layout: ir_layout.Layout) -> PartitionSpec:

@@ -48,10 +48,9 @@ _from_jax = lru_cache(Mesh.from_jax)  # asked at each call
 
 @contextmanager
 def tracing(mesh: Mesh) -> Iterator[Trace]:
-    token = _current.set(Trace(mesh))
+    trace = Trace(mesh)
+    token = _current.set(trace)
     try:
-        trace = _current.get()
-        assert trace is not None
         yield trace
     finally:
         _current.reset(token)

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from ..errors import UnsupportedError
 from .graph import Block, Loc, Op, Value
+from .optable import CONTROL_FLOW
 
 # Ops whose regions are part of the program around them.
-OPEN_REGIONS = frozenset({"while", "case", "if", "manual_computation", "sdy.named_computation"})
+OPEN_REGIONS = frozenset({*CONTROL_FLOW, "manual_computation", "sdy.named_computation"})
 
 
 def close_region(region: Block, constants: dict[Value, Op], where: Loc) -> None:

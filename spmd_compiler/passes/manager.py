@@ -12,8 +12,8 @@ from ..ir.verify import VerifyError
 
 
 class Pass(Protocol):
-    """A module in, a new module out; the one given is left as it is. One of several `steps`, names with what they make, is the last
-    one's."""
+    """A module in, a new module out; the one given is left as it is. A pass made of several rewrites may have `steps(module)`, which
+    yields the name of each with the module after it; the last module is the pass's own."""
 
     name: ClassVar[str]
 

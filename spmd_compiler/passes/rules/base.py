@@ -36,7 +36,8 @@ class Rule:
 
     operands, results: per value the factor of each dim. sizes: the factors' sizes. strategies: the first replicates
     everything. even: factors that can only be cut in equal parts. work: of the whole op. expand:
-    emits the local ops. permutes: what it exchanges along several factors, where each sends the whole block, is sent once.
+    emits the local ops. permutes: where the op is cut along several factors, and the exchange of each sends
+    the whole block, one permute over all their axes does it.
     """
 
     __slots__ = (

@@ -8,14 +8,17 @@ Such an op has no factors: any layout serves, and the one on its one side follow
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...ir.graph import Op, Value
 from ...ir.layout import Layout, canonical
 from ...ir.mesh import Mesh
 from ...ir.types import TensorType, Type
 from ..emit.builder import Builder
-from ..search.assignment import Costs
 from .base import Choice, In, Out, Rule, with_axis, with_turned, without_axis
+
+if TYPE_CHECKING:
+    from ..search.assignment import Costs
 
 
 def keeps_values(op: Op) -> bool:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...ir.graph import Op, Value
 from ...ir.layout import Axes, Layout, block_size, canonical, local_block
 from ...ir.mesh import Mesh, split_axis
 from ..cost import Work, prices
 from ..emit.builder import Builder
-from ..search.assignment import Costs
 from .base import Choice, In, Out, Rule, shape_of, with_axis, with_turned, without_axis
+
+if TYPE_CHECKING:
+    from ..search.assignment import Costs
 
 
 def groups(source: tuple[int, ...], target: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:

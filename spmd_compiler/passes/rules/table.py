@@ -10,7 +10,7 @@ from typing import Any
 
 from ...ir.graph import Op, Value
 from ...ir.memory_kinds import is_placement
-from ...ir.optable import reducer_kind
+from ...ir.optable import CONTROL_FLOW, reducer_kind
 from ..emit.builder import Builder
 from . import (
     approx_top_k,
@@ -80,7 +80,7 @@ CUSTOM_CALLS: tuple[tuple[Callable[[Op], bool], Callable[..., Rule | None]], ...
 )
 
 # ops that propagation and expansion treat themselves, because they hold other ops
-CONTROL = {"while", "case", "if", "manual_computation"}
+CONTROL = frozenset({*CONTROL_FLOW, "manual_computation"})
 
 
 def _expand(b: Builder, op: Op, args: list[Value]) -> list[Value]:
