@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from ..errors import UnsupportedError
 from ..ir.graph import UNKNOWN_LOC, Block, Loc, Module, Op, Value
 from ..ir.optable import CALLS, CONTROL_FLOW, is_pure, may_merge, reducer_kind
-from ..ir.types import TensorType
+from ..ir.types import TensorType, numpy_dtype
 
 _INDICES = (TensorType((), "i32"), TensorType((), "i1"))  # what tells a branch
 
@@ -117,7 +119,8 @@ class _Copier:
             self.numbers[results[0]] = int(op.attrs["value"].array)
         elif op.name in ("convert", "clamp") and all(v in self.numbers for v in operands):
             low, number, high = (self.numbers[operands[i % len(operands)]] for i in range(3))
-            self.numbers[results[0]] = min(max(number, low), high)
+            number = np.array(min(max(number, low), high))
+            self.numbers[results[0]] = int(number.astype(numpy_dtype(results[0].type.dtype)))
 
     def taken(self, op: Op, operands: list[Value]) -> Block | None:
         """The branch that runs, if that is known. An index out of range takes the last one."""

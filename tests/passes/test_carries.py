@@ -77,3 +77,25 @@ def test_carries_move_over_several_axes_at_once():
     assert [c.kind for c in found].count("all_reduce") == 3  # one before the loop, two in it
     want = jax.jit(conjugate_gradients)(*args)
     np.testing.assert_allclose(run(step, mesh, specs, args), want, atol=2e-4)
+
+
+def test_indices_that_are_doubled_again_and_again():
+    """What an index or a concatenation is made of is looked at once, not once for each way to it."""
+
+    def doubled(xs):
+        def body(i, c):
+            for _ in range(40):
+                i = i + i
+            return c + jax.lax.dynamic_index_in_dim(xs, i, 0, False)
+
+        return jax.lax.fori_loop(0, 8, body, jnp.zeros(64))
+
+    def longer(x):
+        for _ in range(12):
+            x = jnp.concatenate([x, x])
+        return x
+
+    mesh = spmd.create_mesh({"a": 8}, abstract=True)
+    for fun, shape in ((doubled, (8, 64)), (longer, (8,))):
+        low = spmd.spmd_jit(fun, mesh=mesh, in_layouts=P("a")).lower(jax.ShapeDtypeStruct(shape, np.float32))
+        assert sum(1 for _ in low.stages["optimize"].walk()) < 1000

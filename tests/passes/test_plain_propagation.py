@@ -580,3 +580,19 @@ def test_what_is_sorted_and_wanted_whole_is_gathered_before(made):
     )
     low = step.lower(jax.ShapeDtypeStruct((65536,), np.float32))
     assert [(c.kind, c.bytes_per_device) for c in low.collectives()] == [("all_gather", 65536 * 4 * 7 / 8)]
+
+
+def test_what_is_sorted_on_one_device():
+    """Within a `shard_map` over all axes values have no layouts."""
+    mesh = spmd.create_mesh({"x": 4, "y": 2}, abstract=True)
+
+    def fun(x, w):
+        rows = P("x", None)
+        blocks = jax.shard_map(
+            lambda a: jnp.sort(a, axis=0), mesh=mesh.to_jax(), in_specs=rows, out_specs=rows
+        )
+        return jnp.tanh(blocks(x) @ w).sum()
+
+    x = jax.ShapeDtypeStruct((64, 64), np.float32)
+    low = spmd.spmd_jit(fun, mesh=mesh, in_layouts=(P("x"), P(None, "y"))).lower(x, x)
+    assert [c.kind for c in low.collectives()] == ["all_reduce"]

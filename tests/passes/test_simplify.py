@@ -67,3 +67,13 @@ func @main(%x: f32[4] {-}) -> (f32[4] {-}) {
 """
     module = Simplify()(ir.parse(text))
     assert [op.name for op in module.walk()] == ["convert", "convert"]
+
+
+def test_an_index_by_a_truth_value():
+    """2, as a truth value, is 1."""
+    text = (
+        BRANCHES.format(index=2)
+        .replace("case(%0)", "case(%9)")
+        .replace("  %4:", "  %8: i1[] = convert(%0)\n  %9: i32[] = convert(%8)\n  %4:")
+    )
+    assert "sine" in str(Simplify()(ir.parse(text)))

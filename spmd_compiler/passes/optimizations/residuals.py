@@ -9,6 +9,7 @@ one reads (He and Yu, "Transcending runtime-memory tradeoffs in checkpointing by
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from functools import cache
 from math import inf
 from typing import Any, NamedTuple
 
@@ -85,6 +86,7 @@ def _passes(loop: Op, index: Value, makers: dict[Value, Op], known: dict[Value, 
     """Whether an index takes each value below `trips` once."""
     body = loop.regions[1]
 
+    @cache
     def line(v: Value) -> tuple[Value | None, int, int] | None:
         """A counter, how often it counts, and what is added to it."""
         if v in known:

@@ -18,6 +18,7 @@ from ..post_order import makers
 from .chains import Defs, fill_of
 from .row_lookups import is_below_zero
 
+Place = tuple[int, int] | None
 PUTS = ("dynamic_update_slice", "scatter")
 _MANUAL = COLLECTIVES | {"enter_manual", "leave_manual", "manual_computation", "partition_id", "replica_id"}
 
@@ -180,8 +181,14 @@ class _Finder:
         self.backwards |= backward
         return dims.pop()
 
-    def _place(self, value: Value) -> tuple[int, int] | None:
-        """(a, b) for an integer that is a times the iteration's number, and b."""
+    def _place(self, value: Value, known: dict[Value, Place] | None = None) -> Place:
+        """(a, b) for an integer that is a times the iteration's number, and b. known: of values seen on the way, each once."""
+        known = {} if known is None else known
+        if value not in known:
+            known[value] = self._find_place(value, known)
+        return known[value]
+
+    def _find_place(self, value: Value, known: dict[Value, Place]) -> Place:
         if any(value is self.body.args[k] for k in self.is_.counters):
             return 1, 0
         op = self.defs.get(value)
@@ -190,13 +197,13 @@ class _Finder:
         if (fill := fill_of(value, self.defs)) is not None:
             return (0, int(fill)) if fill.dtype.kind in "iu" else None
         if op.name in ("broadcast_in_dim", "convert", "reshape"):
-            return self._place(op.operands[0]) if self._holds_trips(value) else None
+            return self._place(op.operands[0], known) if self._holds_trips(value) else None
         if op.name == "select" and is_below_zero(op.operands[0], op.operands[2], self.defs):
-            place = self._place(op.operands[2])  # as Python's negative indices are told from others
+            place = self._place(op.operands[2], known)  # as Python's negative indices are told from others
             return place if place and min(place[1], place[0] * (self.is_.trips - 1) + place[1]) >= 0 else None
         if op.name not in ("add", "subtract"):
             return None
-        places = [self._place(v) for v in op.operands]
+        places = [self._place(v, known) for v in op.operands]
         if None in places:
             return None
         (a, b), (c, d) = (p for p in places if p is not None)

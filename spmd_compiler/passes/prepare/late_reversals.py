@@ -14,6 +14,7 @@ from typing import ClassVar
 from ...ir.graph import Block, Module, Op, Value
 from ...ir.optable import ELEMENTWISE, reducer_kind
 from ..estimate import read_in
+from ..post_order import post_order
 from ..simplify import Simplify
 
 Dims = frozenset[int]
@@ -47,7 +48,7 @@ class _Reduction:
     def __init__(self, op: Op, makers: dict[Value, Op], uses: Counter[Value]):
         self.op, self.makers, self.uses = op, makers, uses
         self.made: list[Op] = []
-        self.as_it_came: dict[Value, Value] = {}
+        self.as_it_came: dict[Value, Value | None] = {}
 
     def late(self) -> list[Op]:
         """What does the same, with the reversal behind it; nothing if its operands aren't reversed alike."""
@@ -70,33 +71,45 @@ class _Reduction:
 
     def reversed(self, value: Value) -> Dims | None:
         """The dims along which a value is reversed, maybe before elementwise ops that nothing else reads."""
-        op = self.makers.get(value)
-        if op is None:
-            return None
-        if op.name == "reverse":
-            return frozenset(op.attrs["dimensions"])
-        if op.name in ELEMENTWISE and self.uses[value] == 1:
-            return next((dims for v in op.operands if (dims := self.reversed(v))), None)
-        return None
+        found = (frozenset(op.attrs["dimensions"]) for op in self.chain(value) if op.name == "reverse")
+        return next(filter(None, found), None)
 
     def before(self, value: Value, dims: Dims) -> Value | None:
         """The value as it is without the reversal; None if it isn't reversed along these dims alone."""
+        for op in self.chain(value):
+            (result,) = op.results
+            if result in self.as_it_came:
+                continue
+            if op.name == "reverse":
+                came = op.operands[0] if frozenset(op.attrs["dimensions"]) == dims else None
+            elif _is_symmetric(op, dims):
+                came = result
+            else:
+                came = self.again(op)
+            self.as_it_came[result] = came
+        return self.as_it_came.get(value)
+
+    def chain(self, value: Value) -> list[Op]:
+        """The elementwise ops that make a value and that nothing else reads, with what they begin with, in order."""
+
+        def needs(op: Op) -> list[Op]:
+            if op.name not in ELEMENTWISE or self.uses[op.results[0]] > 1:
+                return []
+            return [self.makers[v] for v in op.operands if v in self.makers]
+
         op = self.makers.get(value)
-        if op is None:
+        return [] if op is None else [x for x in post_order([op], needs) if len(x.results) == 1]
+
+    def again(self, op: Op) -> Value | None:
+        """An elementwise op on its operands as they are without the reversal."""
+        if op.name not in ELEMENTWISE or self.uses[op.results[0]] > 1:
             return None
-        if op.name == "reverse":
-            return op.operands[0] if frozenset(op.attrs["dimensions"]) == dims else None
-        if _is_symmetric(op, dims):
-            return value
-        if op.name not in ELEMENTWISE or self.uses[value] > 1:
+        operands = [v if not v.type.rank else self.as_it_came.get(v) for v in op.operands]
+        if None in operands:
             return None
-        if value not in self.as_it_came:
-            operands = [v if not v.type.rank else self.before(v, dims) for v in op.operands]
-            if None in operands:
-                return None
-            result = self.as_it_came[value] = Value(value.type)
-            self.made.append(Op(op.name, [v for v in operands if v], [result], op.attrs, (), op.loc))
-        return self.as_it_came[value]
+        result = Value(op.results[0].type)
+        self.made.append(Op(op.name, [v for v in operands if v], [result], op.attrs, (), op.loc))
+        return result
 
 
 def _is_symmetric(op: Op, dims: Dims) -> bool:

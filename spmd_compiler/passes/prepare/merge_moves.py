@@ -154,7 +154,10 @@ def _to_splice(op: Op, defs: Defs) -> list[Op] | None:
     for v in op.operands:
         parts += _parts(v, d, defs)
     source = parts[0][0]
-    if len(parts) < 2 or any(v is not source for v, _, _ in parts):
+    most = max(
+        FEW, len(op.operands)
+    )  # more may be exponentially many, of a program that doubles a value again and again
+    if not 1 < len(parts) <= most or any(v is not source for v, _, _ in parts):
         return None
     if 2 * sum(limit - start for _, start, limit in parts) < source.type.shape[d]:
         return None

@@ -268,13 +268,15 @@ class _Exact:
     # ------------------------------------------------------------------------------------------ relayouts
     def spreads(self) -> None:
         """What it costs to bring values from where they are made to where they are wanted; equal terms are one."""
-        terms: dict[tuple[Type, Where, frozenset[Where]], int] = {}
+        terms: dict[tuple[Type, Where, tuple[Where, ...]], int] = {}
         for v, made in self.made.items():
             if v in self.copies and len(self.users.get(v, ())) >= SHARED:
                 self.copy(v)
                 continue
-            users = frozenset(self.users.get(v, ()))
-            if users and isinstance(v.type, TensorType) and users != {made}:
+            users = tuple(
+                sorted(set(self.users.get(v, ())), key=lambda x: (x.variable, [str(y) for y in x.layouts]))
+            )
+            if users and isinstance(v.type, TensorType) and users != (made,):
                 term = v.type, made, users
                 terms[term] = terms.get(term, 0) + self.engine.weights.get(v, 1)
                 for where in (made, *users):
@@ -284,7 +286,7 @@ class _Exact:
         cost, total = self.engine.costs.relayout, self.engine.total()
         prices = {t: np.array([[cost(t, a, b) for b in xs] for a in xs]) for t, xs in self.numbers.items()}
         for (type, made, users), weight in terms.items():
-            roles = [self.role(type, where) for where in (made, *sorted(users, key=lambda x: x.variable))]
+            roles = [self.role(type, where) for where in (made, *users)]
             spread = Spread(weight * prices[type], roles[0], tuple(roles[1:]))
             if len(users) >= SHARED and spread.dearest() * len(users) < NEGLIGIBLE * total:
                 for part in spread.parts():
@@ -318,12 +320,12 @@ class _Exact:
     def limits(self, memory: float) -> Iterator[Limit]:
         """At each op the values that are live, in the layouts that they are made in, fit into `memory`."""
         for block in self.blocks(self.block):
-            last = last_reads(block)
+            last, args = last_reads(block), {*block.args}
             live = dict.fromkeys(block.args)
             for i, op in enumerate(block.ops):
                 live.update(dict.fromkeys(op.results))
                 yield from self.fits(live, memory)
-                live = {v: None for v in live if last.get(v, -1) > i or v in block.args}
+                live = {v: None for v in live if last.get(v, -1) > i or v in args}
 
     def blocks(self, block: Block) -> Iterator[Block]:
         yield block

@@ -95,8 +95,8 @@ def transformed_args(engine: Engine, body: Block) -> Seen:
     seen = _whole_along(engine, _transformed(body))
     for op in body.walk():
         for value in op.operands if op.name == "sort" else ():
-            layout = engine.layouts[value]
-            if axes := layout.dims[op.attrs["dimension"]]:
+            layout = engine.layouts.get(value)  # blocks of one device have none
+            if layout is not None and (axes := layout.dims[op.attrs["dimension"]]):
                 seen[value] = layout.drop(axes)
     return seen
 

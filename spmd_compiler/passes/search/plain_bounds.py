@@ -1,7 +1,7 @@
 """What plain propagation sends, and the memory, the work and the time of messages that it takes, bound what a search finds.
 
 A search goes by cost: it spends bytes to save work, memory to save bytes, and work where that is worth a few bytes; XLA's
-partitioners, which propagate, don't. Where a program takes more of one of the three than plain propagation does, it is searched
+partitioners, which propagate, don't. Where a program takes more bytes, memory, work or messages than plain propagation does, it is searched
 again: with work that weighs less, with large blocks of values dear, or with work that weighs more. What keeps to the bound is
 taken, or if nothing does, what plain propagation does; unless that is far dearer, or what it sends more is out of proportion. What
 was there before stays where it doesn't exceed the bound: another search changes more than it has to, and plain propagation with
@@ -101,6 +101,7 @@ class PlainBounds:
         self.plainly = PlainPropagation(propagate, engine, module)
         self.strayed = False  # whether local search left the bound of what it began from
         self.twice = Traffic(engine.mesh, engine.book, 2.0)
+        self.dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
 
     def keep(self) -> None:
         """Goes to an assignment within the bounds, where the engine's is not."""
@@ -221,10 +222,8 @@ class PlainBounds:
             )
 
     def takes_more_messages_than(self, rival: State) -> bool:
-        """On links where these matter."""
-        engine = self.engine
-        dear = Traffic(engine.mesh, engine.book, LINKS * prices(engine.mesh).message)
-        return self.seen_in(rival, dear.sent) < dear.sent(engine)
+        """Whether the assignment is dearer than a rival on links where a message weighs `LINKS` times as much."""
+        return self.seen_in(rival, self.dear.sent) < self.dear.sent(self.engine)
 
     def is_kept(self) -> bool:
         """Whether the engine's assignment is within the bounds that it was changed for."""
@@ -290,15 +289,15 @@ class PlainBounds:
         return SLOWER * x.busy <= self.now.busy and not self.sends_more(x)
 
     def sends_few(self, x: Taken) -> bool:
-        """Bytes, against what may be sent."""
+        """Whether it is at most half of the bytes that may be sent."""
         return x.sent <= FAR_FEWER * self.most.sent
 
     def sends_more(self, x: Taken) -> bool:
-        """Than plain propagation, however it gathers and reduces."""
+        """Whether it is more than the leanest plain propagation sends."""
         return x.sent > NO_MORE.sent * self.fewest
 
     def takes_no_more(self, x: Taken) -> bool:
-        """Than is taken now, or may be, of any of the four."""
+        """Whether it exceeds neither what is taken now nor the bounds, whichever is more: in bytes, memory, work and messages."""
         return all(a <= max(b, c) for a, b, c in zip(x, self.now, self.most, strict=True))
 
     def replaced(

@@ -56,3 +56,16 @@ def test_what_else_is_read_reversed_is_reversed_once():
     both = lowered(PROGRAMS["read twice"][0], P("a"), X)
     assert [op.name for op in both.stages["optimize"].walk()].count("reverse") <= 2
     assert both.comm_bytes() <= X.nbytes / 4 + 16
+
+
+def test_long_chains():
+    """Longer than Python's stack is deep."""
+
+    def chain(x):
+        y = x[::-1]
+        for _ in range(700):
+            y = jnp.sin(y)
+        return y.sum(1)
+
+    low = lowered(chain, P("a"), X)
+    assert low.comm_bytes() == 16

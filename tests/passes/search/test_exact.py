@@ -1,6 +1,9 @@
 """The exact search: against brute force, and that its programs are right."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -154,3 +157,27 @@ def test_keeps_to_memory():
 def test_mistakes():
     with pytest.raises(spmd.ArgumentError, match="no search 'magic'; there are 'default' and 'ilp'"):
         spmd.Options(search="magic")
+
+
+SEVEN = """
+import random, jax, jax.numpy as jnp, spmd_compiler as spmd
+mesh = spmd.create_mesh({"a": 2, "b": 2, "c": 2}, abstract=True)
+for seed in (0, 1, 2, 3):
+    rng = random.Random(seed)
+    specs = [jax.sharding.PartitionSpec(*rng.sample([None, None, "a", "b", "c"], 3)) for _ in range(9)]
+    def fun(x, w):
+        y = jnp.tanh(jnp.einsum("ijk,kjl->ijl", x, w))
+        return [jnp.sin(spmd.relayout(y, spmd.Layout(s, mesh))) for s in specs[2:]]
+    step = spmd.spmd_jit(fun, mesh=mesh, in_layouts=tuple(specs[:2]), options=spmd.Options(search="ilp"))
+    print(step.lower(*[jax.ShapeDtypeStruct((64, 64, 64), "float32")] * 2).as_text("propagate"))
+"""
+
+
+def test_another_process_finds_the_same():
+    def found(seed):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu"}
+        return subprocess.run(
+            [sys.executable, "-c", SEVEN], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert found("1") == found("2") != ""
