@@ -117,8 +117,8 @@ def _narrow(type: ir.Type) -> int:
 
 
 def _ordered(type: ir.Type, kind: str) -> int:
-    """The bits of floats of which the largest or smallest is looked for, if some of these say NaN with either sign; else 0."""
+    """The bits of floats of which the largest or smallest is looked for, if they have a sign and NaN of either one; else 0."""
     element = ir.RankedTensorType(type).element_type
-    if kind not in ("max", "min") or not isinstance(element, ir.FloatType) or "FNUZ" in str(element):
+    if kind not in ("max", "min") or not isinstance(element, ir.FloatType) or "FNU" in str(element):
         return 0
     return element.width if element.width >= 8 else 0

@@ -156,7 +156,7 @@ def _to_splice(op: Op, defs: Defs) -> list[Op] | None:
     source = parts[0][0]
     most = max(
         FEW, len(op.operands)
-    )  # more may be exponentially many, of a program that doubles a value again and again
+    )  # of a value that is doubled again and again they are exponentially many
     if not 1 < len(parts) <= most or any(v is not source for v, _, _ in parts):
         return None
     if 2 * sum(limit - start for _, start, limit in parts) < source.type.shape[d]:

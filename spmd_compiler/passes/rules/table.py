@@ -106,8 +106,9 @@ def _make(op: Op, scalars: Scalars) -> Rule:
 
 
 class RuleBook:
-    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants, and what is filled with one. like: another book for the same
-    program, under other prices: choices may go from one to the other, since their strategies are the same."""
+    """The rules of a program's ops, one per signature. `scalars`: the program's scalar constants, and what is filled with one.
+    like: another book for the same program, under other prices: choices may go from one to the other, since their strategies are
+    the same."""
 
     def __init__(self, like: RuleBook | None = None) -> None:
         self.scalars: dict[Value, Any] = {} if like is None else like.scalars

@@ -34,9 +34,14 @@ UNPRICED = frozenset((*CONTROL_FLOW, *FIXED))  # ops without rules
 
 
 class Forwarding(NamedTuple):
-    """How a forward assignment differs from the usual one. seen: values that it sees in other layouts: arguments, carries of loops, sums,
-    bases, and what is made on more axes, which is gathered at once. whole: it sees no pieces of axes that reshapes leave (`whole_axes`). defers: it leaves partials unreduced while ops
-    are linear in them. merges: it adds partials that are alike before they are reduced."""
+    """How a forward assignment differs from the usual one.
+
+    seen: values whose users see them in another layout than they are made in: arguments, carries of loops, sums, values made from a
+        number, and values on fewer axes than they are made on, which are gathered at once.
+    whole: it sees no pieces of axes that reshapes leave (`whole_axes`).
+    defers: it leaves partials unreduced while ops are linear in them.
+    merges: it adds partials that are alike before they are reduced.
+    """
 
     seen: Mapping[Value, Layout] = MappingProxyType({})
     whole: bool = False
@@ -82,7 +87,7 @@ class Engine(Assignment):
         self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
         self.made_in: dict[
             Value, Layout
-        ] = {}  # the layouts of values that are seen in others while assigned forward
+        ] = {}  # of values that are seen in other layouts while assigned forward
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.rolled = False  # loops stand for rows of parts (`rolling`)
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's
