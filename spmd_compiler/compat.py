@@ -276,7 +276,8 @@ def register_marker_lowering(
     p: Any, target: str, config: Callable[..., str], outside: Callable[..., Any]
 ) -> None:
     """Within a program of ours, an identity that our importer reads: `custom_call @target` with `config(rank, **params)` as
-    its text, of an operand of that rank, in which random keys have dims behind their own. Elsewhere `outside(x, **params)` is traced in its place."""
+    its text, of an operand of that rank, in which random keys have dims behind their own. Elsewhere `outside(x, **params)` is
+    traced in its place."""
     lower_outside = mlir.lower_fun(outside, multiple_results=True)
 
     def rule(ctx: Any, x: Any, **params: Any) -> Any:

@@ -13,6 +13,7 @@ from .errors import LayoutError, MeshError
 from .ir import layout as ir_layout
 from .layout import Layout, LayoutLeaf, check_storable, is_layout_leaf, leaf_layout
 from .mesh import Mesh, as_mesh, check_global
+from .placement import mesh_of
 from .prefix import broadcast_prefix
 from .program import insert_dim, padded
 from .tracing import current_mesh, current_trace
@@ -43,7 +44,10 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
     if leaf is None:
         return x
     trace = current_trace()
-    mesh = trace.mesh if trace is not None else _mesh_of_array(x, leaf) or mesh_of_leaf(leaf, "relayout")
+    mesh = trace.mesh if trace is not None else None
+    if mesh is None and isinstance(leaf, jax.sharding.PartitionSpec) and current_mesh() is None:
+        mesh = mesh_of([x], ["the array"])
+    mesh = mesh or mesh_of_leaf(leaf, "relayout")
     rank = jax.numpy.ndim(x)
     layout = leaf_layout(leaf, mesh, rank, "relayout")
     if len({kind for _, kind in layout.partial}) > 1:
@@ -62,16 +66,6 @@ def _one(x: Any, leaf: LayoutLeaf | None) -> Any:
         check_global("relayout")
         return _within_jit(x, public)
     return jax.device_put(x, public.to_jax())
-
-
-def _mesh_of_array(x: Any, leaf: LayoutLeaf) -> Mesh | None:
-    """The mesh of an array that lies on one, for a PartitionSpec where there is no default mesh."""
-    if not isinstance(leaf, jax.sharding.PartitionSpec) or current_mesh() is not None:
-        return None
-    sharding = None if isinstance(x, jax.core.Tracer) else getattr(x, "sharding", None)
-    return (
-        Layout.from_jax(sharding, x.ndim).mesh if isinstance(sharding, jax.sharding.NamedSharding) else None
-    )
 
 
 def _check_kinds(layout: ir_layout.Layout, dtype: Any) -> None:
@@ -109,12 +103,9 @@ def fixed_mesh(mesh: Any, in_layouts: Any, out_layouts: Any) -> Mesh | None:
     mesh = None if mesh is None else as_mesh(mesh, "mesh=")
     for name, layouts in (("in_layouts", in_layouts), ("out_layouts", out_layouts)):
         for leaf in jax.tree.leaves(layouts, is_leaf=is_layout_leaf):
-            if isinstance(leaf, Layout):
-                other = leaf.mesh
-            elif isinstance(leaf, jax.sharding.NamedSharding):
-                other = Layout.from_jax(leaf, len(leaf.spec)).mesh
-            else:
+            if not isinstance(leaf, Layout | jax.sharding.NamedSharding):
                 continue
+            other = mesh_of_leaf(leaf, name)
             if mesh is None:
                 mesh = other
             elif other != mesh and not (mesh.is_abstract != other.is_abstract and mesh.axes == other.axes):

@@ -34,9 +34,9 @@ class Hardware:
     def __post_init__(self) -> None:
         try:
             self._check()
+        except ArgumentError:
+            raise
         except (TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, ArgumentError):
-                raise
             raise ArgumentError(
                 f"hardware {self.name}: flops are numbers by element type, axes (bandwidth, latency) by mesh axis: {error}"
             ) from None

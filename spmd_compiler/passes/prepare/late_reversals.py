@@ -93,16 +93,18 @@ class _Reduction:
         """The elementwise ops that make a value and that nothing else reads, with what they begin with, in order."""
 
         def needs(op: Op) -> list[Op]:
-            if op.name not in ELEMENTWISE or self.uses[op.results[0]] > 1:
-                return []
-            return [self.makers[v] for v in op.operands if v in self.makers]
+            return [self.makers[v] for v in op.operands if v in self.makers] if self.passes(op) else []
 
         op = self.makers.get(value)
         return [] if op is None else [x for x in post_order([op], needs) if len(x.results) == 1]
 
+    def passes(self, op: Op) -> bool:
+        """Whether a reversal may be behind an op instead of before it."""
+        return op.name in ELEMENTWISE and self.uses[op.results[0]] == 1
+
     def again(self, op: Op) -> Value | None:
         """An elementwise op on its operands as they are without the reversal."""
-        if op.name not in ELEMENTWISE or self.uses[op.results[0]] > 1:
+        if not self.passes(op):
             return None
         operands = [v if not v.type.rank else self.as_it_came.get(v) for v in op.operands]
         if None in operands:

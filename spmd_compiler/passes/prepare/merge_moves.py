@@ -154,9 +154,8 @@ def _to_splice(op: Op, defs: Defs) -> list[Op] | None:
     for v in op.operands:
         parts += _parts(v, d, defs)
     source = parts[0][0]
-    most = max(
-        FEW, len(op.operands)
-    )  # of a value that is doubled again and again they are exponentially many
+    # of a value that is doubled again and again they are exponentially many
+    most = max(FEW, len(op.operands))
     if not 1 < len(parts) <= most or any(v is not source for v, _, _ in parts):
         return None
     if 2 * sum(limit - start for _, start, limit in parts) < source.type.shape[d]:

@@ -85,9 +85,8 @@ class Engine(Assignment):
         self.weights: dict[Value | Op, int] = {}  # how often what is inside loops runs
         self.opened: frozenset[str] = frozenset()  # axes that any op may be on
         self.remade: dict[Value, Op] = {}  # values that are cheaper to make again than to relay
-        self.made_in: dict[
-            Value, Layout
-        ] = {}  # of values that are seen in other layouts while assigned forward
+        # the layouts of values that are seen in others while assigned forward
+        self.made_in: dict[Value, Layout] = {}
         self.free_results: set[Value] = set()  # results that leave in the layout that they have
         self.rolled = False  # loops stand for rows of parts (`rolling`)
         self.turned = False  # axes lie, or are wanted, on a dim in another order than the mesh's

@@ -1,8 +1,8 @@
 """What plain propagation sends, and the memory, the work and the time of messages that it takes, bound what a search finds.
 
 A search goes by cost: it spends bytes to save work, memory to save bytes, and work where that is worth a few bytes; XLA's
-partitioners, which propagate, don't. Where a program takes more bytes, memory, work or messages than plain propagation does, it is searched
-again: with work that weighs less, with large blocks of values dear, or with work that weighs more. What keeps to the bound is
+partitioners, which propagate, don't. Where a program takes more bytes, memory, work or messages than plain propagation does, it
+is searched again: with work that weighs less, with large blocks of values dear, or with work that weighs more. What keeps to the bound is
 taken, or if nothing does, what plain propagation does; unless that is far dearer, or what it sends more is out of proportion. What
 was there before stays where it doesn't exceed the bound: another search changes more than it has to, and plain propagation with
 what stays may be no dearer, so that no search is needed. Plain propagation itself repeats work where an op is cheaper so; the
