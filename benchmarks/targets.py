@@ -76,7 +76,8 @@ def devices_of(target: str, cpus: int = 8) -> list[Any]:
     if target == CPU:
         spmd.configure_virtual_cpus(cpus)
         return jax.devices()
-    whole_operands()
+    # At the default precision XLA may round float32 operands to bfloat16 before it sends them, which would hide what was sent.
+    jax.config.update("jax_default_matmul_precision", "highest")
     return TARGETS[target].devices()
 
 
@@ -97,9 +98,3 @@ def results_of(name: str, target: str) -> Path:
 def compiled_for(target: str) -> str:
     """For titles of tables."""
     return f"JAX {version('jax')}" if target == CPU else f"{TARGETS[target].title}, JAX {version('jax')}"
-
-
-def whole_operands() -> None:
-    """Has float32 operands of matrix products travel as such: at the default precision accelerators round them to
-    bfloat16, and XLA may do so before it sends them, which would hide what was sent."""
-    jax.config.update("jax_default_matmul_precision", "highest")
