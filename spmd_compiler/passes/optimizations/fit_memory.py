@@ -48,17 +48,35 @@ def fit_memory(block: Block, mesh: Mesh, limit: float, outer: Mapping[Value, int
         over = [i for i, bytes in enumerate(during) if bytes > limit]
         if not over:
             return True
-        if not any(
-            _relieve(block, mesh, i, during[i] - limit, known) for i in sorted(over, key=lambda i: -during[i])
-        ):
+        over.sort(key=lambda i: -during[i])
+        uses = _Uses(block)
+        if not any(_relieve(block, mesh, uses, i, during[i] - limit, known) for i in over):
             break
     return False
 
 
-def _relieve(block: Block, mesh: Mesh, place: int, need: float, known: Mapping[Value, int]) -> bool:
+class _Uses:
+    """Where the values of a block, as it is now, are made and read."""
+
+    def __init__(self, block: Block):
+        self.readers: dict[Value, list[int]] = {}
+        for i, op in enumerate(block.ops):
+            for v in dict.fromkeys(reads(op)):
+                self.readers.setdefault(v, []).append(i)
+        self.last, self.given, self.returned = last_reads(block), set(block.args), set(block.returns)
+        self.made = {v: i for i, op in enumerate(block.ops) for v in op.results}
+        self.gathers, self.scatters = (
+            [i for i, op in enumerate(block.ops) if op.name == name and sends(op)]
+            for name in ("all_gather", "reduce_scatter")
+        )
+
+
+def _relieve(
+    block: Block, mesh: Mesh, uses: _Uses, place: int, need: float, known: Mapping[Value, int]
+) -> bool:
     """Makes `need` bytes less live while the op at `place` runs, or as many as can be. False if none."""
     op, freed = block.ops[place], 0
-    for change in sorted(_changes(block, mesh, place, known), key=lambda c: (c.sent, -c.saved)):
+    for change in sorted(_changes(block, mesh, uses, place, known), key=lambda c: (c.sent, -c.saved)):
         if freed < need:
             change.make()
             freed += change.saved
@@ -72,20 +90,18 @@ def _relieve(block: Block, mesh: Mesh, place: int, need: float, known: Mapping[V
     return inner_bytes(op) < inside
 
 
-def _changes(block: Block, mesh: Mesh, place: int, known: Mapping[Value, int]) -> Iterator[_Change]:
-    op = block.ops[place]
-    readers: dict[Value, list[int]] = {}
-    for i, reader in enumerate(block.ops):
-        for v in dict.fromkeys(reads(reader)):
-            readers.setdefault(v, []).append(i)
-    last, given, used = last_reads(block), set(block.args), {*readers, *block.returns}
+def _changes(
+    block: Block, mesh: Mesh, uses: _Uses, place: int, known: Mapping[Value, int]
+) -> Iterator[_Change]:
+    op, readers = block.ops[place], uses.readers
     moved: set[Value] = set()
-    for chain in _gathered(block, readers, place):
+    for chain in _gathered(block, uses, place):
         source, value = chain[0].operands[0], chain[-1].results[0]
         before, later = any(i < place for i in readers[value]), [i for i in readers[value] if i > place]
-        held = 0 if source in given or last[source] > place else source.type.nbytes
+        held = 0 if source in uses.given or uses.last[source] > place else source.type.nbytes
         here = place in readers[value]
         if here:
+            used = {*readers, *uses.returned}
             slices = slices_in(op, value, chain[0].attrs["dim"], used, known) if len(chain) == 1 else []
             if not slices:
                 continue
@@ -97,14 +113,12 @@ def _changes(block: Block, mesh: Mesh, place: int, known: Mapping[Value, int]) -
             moved.add(value)
             make = partial(_gather_later, block, mesh, chain, op if here else None, first)
             yield _Change(sent, saved, make)
-    made = {v: x for x in block.ops[:place] for v in x.results}
-    for scatter in block.ops[place + 1 :]:
-        if scatter.name != "reduce_scatter" or not sends(scatter):
-            continue
+    for scatter in (block.ops[i] for i in uses.scatters if i > place):
         term = scatter.operands[0]
-        if term in made and len(readers[term]) == 1 and term not in block.returns and term not in moved:
+        made = uses.made.get(term, place)
+        if made < place and len(readers[term]) == 1 and term not in uses.returned and term not in moved:
             saved = term.type.nbytes - scatter.results[0].type.nbytes
-            yield _Change(0, saved, partial(_move_behind, block, scatter, made[term]))
+            yield _Change(0, saved, partial(_move_behind, block, scatter, block.ops[made]))
     if op.name == "while":
         users = {v: [block.ops[i] for i in at] for v, at in readers.items()}
         for k, update, scatter in sums_stacked_in(op, block, users, known):
@@ -112,20 +126,18 @@ def _changes(block: Block, mesh: Mesh, place: int, known: Mapping[Value, int]) -
             yield _Change(0, saved, partial(_scatter_inside, block, mesh, op, k, update, scatter))
 
 
-def _gathered(block: Block, readers: dict[Value, list[int]], place: int) -> Iterator[list[Op]]:
+def _gathered(block: Block, uses: _Uses, place: int) -> Iterator[list[Op]]:
     """Gathers in front of a place, with the local ops behind each that alone use it, whose results are live there."""
-    for op in block.ops[:place]:
-        if op.name != "all_gather" or not sends(op):
-            continue
-        chain = [op]
+    for gather in (block.ops[i] for i in uses.gathers if i < place):
+        chain = [gather]
         while True:
             value = chain[-1].results[0]
-            users = readers.get(value, [])
+            users = uses.readers.get(value, [])
             user = block.ops[users[0]] if len(users) == 1 and users[0] < place else None
-            if user is None or user.name not in _LOCAL or value in block.returns:
+            if user is None or user.name not in _LOCAL or value in uses.returned:
                 break
             chain.append(user)
-        if value not in block.returns and users and users[-1] >= place:
+        if value not in uses.returned and users and users[-1] >= place:
             yield chain
 
 

@@ -17,6 +17,8 @@ from ..cost import prices, ring_bytes
 from ..estimate import reads
 from .combine import ReductionKey, combine_reductions, lone_reductions, reduction_keys
 
+TRIES = 32  # splits in vain, each of which combines all reductions anew
+
 
 def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
     """Changes a block, and those inside, so that fewer collectives are left when they are combined. Those that go with others
@@ -28,14 +30,17 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
     distinct = list(dict.fromkeys(keys.values()))
     ways = {op: halves for op, key in keys.items() if (halves := _halves(op, key, distinct, mesh))}
     lone = [op for op in lone_reductions(block, keys, bucket) if op in ways] if ways else []
-    fewest = _messages(block, mesh, bucket) if lone else 0
+    fewest, tries = _messages(block, mesh, bucket) if lone else 0, TRIES
     for op in lone:
         for (first, second), late in itertools.product(ways[op], (False, True)):
+            if not tries:
+                return
             split = Block(block.args, _split(block.ops, op, first, second, late), block.returns)
             messages = _messages(split, mesh, bucket)
             if messages < fewest:
                 block.ops[:], fewest = split.ops, messages
                 break
+            tries -= 1
 
 
 def _halves(op: Op, key: ReductionKey, keys: list[ReductionKey], mesh: Mesh) -> list[tuple[Axes, Axes]]:
