@@ -106,6 +106,11 @@ class Op:
     def result(self) -> Value:
         return self.results[0]
 
+    @property
+    def result_regions(self) -> tuple[Block, ...]:
+        """The regions of a control-flow op that return what become its results: all but the condition of a loop."""
+        return self.regions[self.name == "while" :]
+
     def __repr__(self) -> str:
         return f"<{self.name}({', '.join(map(repr, self.operands))}) -> {', '.join(map(repr, self.results))}>"
 

@@ -161,8 +161,8 @@ class Propagate:
         return [engine.stored(v, engine.given(attrs.get("layout"))) for v, attrs in returns]
 
     def search(self, engine: Engine, module: Module) -> None:
-        """Everything is decided again, in a rolled program where that serves."""
-        cost = engine.total()
+        """Everything is decided again, in a rolled program where that serves, unless what is found is dearer."""
+        before, cost = engine.state(), engine.total()
         if self.is_best(engine, cost):
             return
         body, short = module.main.body, rolled(engine, module)
@@ -176,11 +176,12 @@ class Propagate:
             if cut is not None:
                 self.cut(engine, module, cut)
         if short is not None:
-            self.search_rolled(engine, body, short, cost)
+            self.search_rolled(engine, body, short)
+        if engine.total() > cost:
+            engine.restore(before)
 
-    def search_rolled(self, engine: Engine, body: Block, short: Rolled, cost: float) -> None:
-        """What is found in a rolled program, if that is better than what is there. cost: of plain propagation, which a large program
-        has still."""
+    def search_rolled(self, engine: Engine, body: Block, short: Rolled) -> None:
+        """What is found in a rolled program, if that is better than what is there; a large program has plain propagation still."""
         before = engine.state()
         found, _ = self.forwarded(short.module, engine.fusion, engine.book)
         found.rolled = True
@@ -192,8 +193,6 @@ class Propagate:
             local_search(engine, body)
         if len(body.ops) < WHOLE:
             self.keep_better(engine, body, before)
-        elif engine.total() > cost:
-            engine.restore(before)
 
     def keep_cheaper(self, engine: Engine, before: State) -> bool:
         """Goes back to an assignment, unless the present one is cheaper; whether it is."""

@@ -242,7 +242,7 @@ class _Spread:
                 else:
                     total = self._leave(b, value, Value(type), layout)
                     b.combine(kind, loop.operands[k], total)
-                    b.block.ops[-1].results = [loop.results[k]]
+                    b.gives([loop.results[k]])
         return b.block.ops
 
     def _shares(self) -> tuple[np.ndarray, np.ndarray]:
@@ -261,7 +261,7 @@ class _Spread:
 
     def _leave(self, b: Builder, value: Value, result: Value, layout: Layout) -> Value:
         b.op(LEAVE, [value], result.type, {"outside": layout, "manual_axes": self.axes})
-        b.block.ops[-1].results = [result]
+        b.gives([result])
         return result
 
     def _body(

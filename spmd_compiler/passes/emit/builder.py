@@ -83,6 +83,10 @@ class Builder:
         b.loc = op.loc
         return b
 
+    def gives(self, results: list[Value]) -> None:
+        """The last op makes these values, instead of new ones."""
+        self.block.ops[-1].results = results
+
     # ------------------------------------------------------------------------------------------ ops
     def op(
         self,

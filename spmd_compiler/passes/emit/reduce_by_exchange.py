@@ -32,7 +32,7 @@ def rewrite_collectives(block: Block, mesh: Mesh, emit: Emit) -> None:
             if emit(b, op, value) is None:
                 kept.append((value, result))
             else:
-                b.block.ops[-1].results = [result]
+                b.gives([result])
                 ops += b.block.ops
         if kept:
             op.operands, op.results = [v for v, _ in kept], [r for _, r in kept]

@@ -79,7 +79,7 @@ def _put_together(body: Block, cut: Op, dim: int, n: int, mesh: Mesh) -> None:
         "dynamic_slice", [source, starts[dim], *starts], type, {**cut.attrs, "slice_sizes": type.shape}
     )
     b.side_by_side(part, dim)
-    b.block.ops[-1].results = cut.results
+    b.gives(cut.results)
     at = body.ops.index(cut)
     body.ops[at : at + 1] = b.block.ops
 
@@ -102,5 +102,5 @@ def _scatter(loop: Op, k: int, update: Op, scatter: Op, mesh: Mesh) -> tuple[lis
     after.reshape(
         after.op("reduce_scatter", [loop.results[k]], first, {**scatter.attrs, "dim": 0}), part.shape
     )
-    after.block.ops[-1].results = scatter.results
+    after.gives(scatter.results)
     return zeros.block.ops, after.block.ops

@@ -13,7 +13,7 @@ from ...ir.graph import Block, Op, Value
 from ...ir.groups import device_groups, permute_pairs, positions
 from ...ir.mesh import Mesh, parse_axis
 from ...ir.optable import sends
-from ..estimate import reads
+from ..estimate import read_in
 
 # They keep the zeros of devices that no one sends to.
 _BETWEEN = ("convert", "reshape", "reverse", "transpose")
@@ -28,7 +28,7 @@ def compose_permutes(block: Block, mesh: Mesh) -> None:
     if len(permutes) < 2:
         return
     made = block.makers()
-    used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
+    used = Counter(read_in(block))
     gone: set[Op] = set()
     for op in permutes:
         if reader := _reader_of_permute(op, made, used):

@@ -16,13 +16,13 @@ from ...ir.mesh import Mesh
 from ...ir.optable import ELEMENTWISE, FEW_SLICES
 from ...ir.types import TensorType
 from ..emit.builder import Builder
-from ..estimate import reads
+from ..estimate import read_in
 
 
 def exchange_first(block: Block, mesh: Mesh) -> bool:
     """Changes the body of a program, which no one else holds. Whether it did: some ops are left that no one uses."""
     made = block.makers()
-    used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
+    used = Counter(read_in(block))
     gone: set[Op] = set()
     ops: list[Op] = []
     for op in block.ops:
@@ -34,7 +34,7 @@ def exchange_first(block: Block, mesh: Mesh) -> bool:
         value = _exchanged(b, op, _source(chain[-1], made))
         for step in reversed(chain):
             value = _again(b, step, value, made)
-        b.block.ops[-1].results = op.results
+        b.gives(op.results)
         gone.update(chain)
         ops += b.block.ops
     block.ops[:] = [op for op in ops if op not in gone]

@@ -13,7 +13,7 @@ from ...ir.graph import Block, Op, Value
 from ...ir.mesh import Mesh, merge_axes
 from ...ir.optable import sends
 from ..emit.builder import Builder
-from ..estimate import reads
+from ..estimate import read_in
 
 REDUCES, GATHERS, BOTH = ("all_reduce",), ("all_gather",), ("all_gather", "reduce_scatter")
 Chain = Sequence[Op]  # in the order in which they run
@@ -33,7 +33,7 @@ def join_dims(block: Block, mesh: Mesh, names: Collection[str] = BOTH, alone: bo
         b = Builder.beside(mesh, chain[-1])
         b.cause = chain[-1].attrs.get("cause", "")
         _JOINED[chain[0].name](b, chain)
-        b.block.ops[-1].results = chain[-1].results
+        b.gives(chain[-1].results)
         instead[chain[-1]] = b.block.ops
     if chains:
         block.ops[:] = [new for op in block.ops for new in instead.get(op, (op,))]
@@ -41,7 +41,7 @@ def join_dims(block: Block, mesh: Mesh, names: Collection[str] = BOTH, alone: bo
 
 def _chains(block: Block, mesh: Mesh, names: Collection[str]) -> list[Chain]:
     """Two or more such collectives of one kind, each of which alone reads what the one before it makes."""
-    used = Counter(v for op in block.ops for v in reads(op)) + Counter(block.returns)
+    used = Counter(read_in(block))
     ends: dict[Value, list[Op]] = {}
     for op in block.ops:
         if op.name not in names or not sends(op) or len(op.operands) != 1:

@@ -72,5 +72,5 @@ def _gathered(gather: Op, part: Op, mesh: Mesh) -> list[Op]:
     shape = (*cut.shape[:dim], size, *cut.shape[dim + 1 :])
     local = b.op("slice", [value], TensorType(shape, cut.dtype), part.attrs | {"limit_indices": limits})
     b.op("all_gather", [local], cut, gather.attrs)
-    b.block.ops[-1].results = part.results
+    b.gives(part.results)
     return b.block.ops

@@ -78,5 +78,5 @@ def _smaller(op: Op, over: tuple[str, ...], mesh: Mesh) -> list[Op]:
             b.binary("multiply", y, b.constant(times, x.type))
         else:
             b.op("reshape", [y], x.type)
-        b.block.ops[-1].results = [result]
+        b.gives([result])
     return b.block.ops

@@ -116,7 +116,8 @@ class Costs:
         if not todo:
             return 0.0, []
         best: tuple[float, list[tuple[Layout, Layout]]] = limit, []
-        for order in itertools.permutations(todo) if len(todo) <= 3 else (tuple(todo),):
+        orders = itertools.permutations(todo) if len(todo) <= 3 else [self._largest_first(type, todo)]
+        for order in orders:
             have = [layout]
             total, how = 0.0, []
             for demand in order:
@@ -134,6 +135,10 @@ class Costs:
                 if total < best[0] - 1e-9:
                     best = (total, how)
         return best if best[1] else (math.inf, [])
+
+    def _largest_first(self, type: Type, layouts: list[Layout]) -> list[Layout]:
+        """From larger blocks smaller ones are sliced."""
+        return sorted(layouts, key=lambda x: (-self.bytes(type, x), str(x)))
 
     def resolve(self, type: Type, layout: Layout) -> tuple[float, Layout]:
         """The cheapest layout without partials: scattered on a dim where one divides, else reduced everywhere."""

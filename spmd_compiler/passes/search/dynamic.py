@@ -215,7 +215,7 @@ class _Pass:
     def placements(self, op: Op, i: int) -> list[Layout]:
         """The layouts that a carry (or a branch's result) may have: as now, or with the axis elsewhere."""
         engine, layout = self.engine, self.engine.choices[op].results[i]
-        regions = op.regions[op.name == "while" :]
+        regions = op.result_regions
         seen = [layout, *(engine.layouts[r.returns[i]] for r in regions), *self.users(op.results[i])]
         if op.name == "while":
             seen += [x for x, _ in self.tables[op.operands[i]]]
@@ -395,5 +395,5 @@ class _Pass:
         now = self.engine.choices[op].results[i]
         if layout is not now:
             self.chosen[op, i] = layout
-            for region in op.regions[op.name == "while" :]:
+            for region in op.result_regions:
                 self.replace(region.returns[i], now, layout)

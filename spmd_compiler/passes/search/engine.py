@@ -330,13 +330,13 @@ class Engine(Assignment):
             self.want(op.operands[i], new)
             for region in op.regions:
                 self.layouts[region.args[i]] = new
-        for region in op.regions[op.name == "while" :]:
+        for region in op.result_regions:
             self.unwant(region.returns[i], old)
             self.want(region.returns[i], new)
 
     def carried(self, op: Op, i: int) -> list[Value]:
         """The values that have, or must be brought to, the layout of a carry or of a branch's result."""
-        values = [op.results[i], *(region.returns[i] for region in op.regions[op.name == "while" :])]
+        values = [op.results[i], *(region.returns[i] for region in op.result_regions)]
         if op.name == "while":
             values += [op.operands[i], *(region.args[i] for region in op.regions)]
         return values

@@ -43,7 +43,7 @@ class Spread(NamedTuple):
         return len(self.wanted) <= 3 and math.prod(sizes[n] for n in variables) <= size
 
     def table(self) -> np.ndarray:
-        """The cost for all values of the variables: the best order in which to make what is wanted."""
+        """The cost for all values of the variables, of a small one: the best order in which to make what is wanted."""
         variables = self.variables()
 
         def spread(role: Role) -> np.ndarray:
@@ -54,7 +54,7 @@ class Spread(NamedTuple):
 
         made, wanted = spread(self.made), [spread(r) for r in self.wanted]
         best: np.ndarray | None = None
-        for order in itertools.permutations(wanted) if len(wanted) <= 3 else (wanted,):
+        for order in itertools.permutations(wanted):
             have, total = [made], np.zeros(())
             for target in order:
                 total = total + np.minimum.reduce([self.costs[x, target] for x in np.broadcast_arrays(*have)])

@@ -102,7 +102,7 @@ def read_by(node: Node) -> list[Value]:
         return node.operands
     op, i = node
     first = [op.operands[i]] if op.name == "while" else []
-    return [*first, *(r.returns[i] for r in op.regions[op.name == "while" :])]
+    return [*first, *(r.returns[i] for r in op.result_regions)]
 
 
 def demands_of(node: Node, choice: Choice | Layout) -> tuple[Layout, ...]:

@@ -9,7 +9,7 @@ from ...ir.clone import inline_block
 from ...ir.graph import Block, Function, Module, Op, Value
 from ...ir.layout import Layout
 from ...ir.mesh import Mesh
-from ...ir.optable import CALLS
+from ...ir.optable import CALLS, CONTROL_FLOW
 from .check import failure, kind
 
 
@@ -73,7 +73,7 @@ def _held(module: Module, op: Op) -> list[Block]:
     """Blocks that can stand for an op of control flow or a call."""
     if op.name in CALLS:
         return [module.functions[op.attrs[CALLS[op.name]]].body]
-    return [op.regions[1]] if op.name == "while" else list(op.regions) if op.name in ("case", "if") else []
+    return list(op.result_regions) if op.name in CONTROL_FLOW else []
 
 
 def _pruned(module: Module) -> Iterator[Module]:
