@@ -539,24 +539,33 @@ def test_cpus_repeat_work_where_xla_gathers_too():
     assert lowered.comm_bytes() <= repeated.comm_bytes() <= 7 * 64 * 512 * 4
 
 
-def vorticity(w):
+def vorticity(w, fft2, ifft2, fftfreq):
     """A flow by its spectra, which loops carry."""
     n = w.shape[0]
-    square = jnp.fft.fftfreq(n)[:, None] ** 2 + jnp.fft.rfftfreq(n) ** 2
+    square = jnp.fft.fftfreq(n)[:, None] ** 2 + fftfreq(n) ** 2
 
     def step(_, z):
-        flow = jnp.fft.irfft2(z / (square + 1), (n, n)) * jnp.fft.irfft2(z * square, (n, n))
-        return (z - 0.01 * jnp.fft.rfft2(flow)) / (1 + square)
+        flow = ifft2(z / (square + 1)).real * ifft2(z * square).real
+        return (z - 0.01 * fft2(flow)) / (1 + square)
 
-    return jnp.fft.irfft2(lax.fori_loop(0, 2, step, jnp.fft.rfft2(w)), (n, n))
+    return ifft2(lax.fori_loop(0, 2, step, fft2(w))).real
 
 
-def test_one_gather_before_many_transforms():
-    """GSPMD gathers the field, and each device transforms all of it, in four times the memory."""
-    mesh = spmd.create_mesh({"x": 8}, abstract=True)
-    step = spmd.spmd_jit(vorticity, mesh=mesh, in_layouts=(P("x"),), out_layouts=P("x"))
+@pytest.mark.parametrize(
+    ("transforms", "layout"),
+    [
+        ((jnp.fft.rfft2, jnp.fft.irfft2, jnp.fft.rfftfreq), P("x")),
+        ((jnp.fft.fft2, jnp.fft.ifft2, jnp.fft.fftfreq), P("y", "z")),
+    ],
+)
+def test_one_gather_before_many_transforms(transforms, layout):
+    """GSPMD gathers the field, and each device transforms all of it, in more than four times the memory."""
+    mesh = spmd.create_mesh({"x": 8} if layout == P("x") else {"y": 4, "z": 2}, abstract=True)
+    step = spmd.spmd_jit(
+        lambda w: vorticity(w, *transforms), mesh=mesh, in_layouts=(layout,), out_layouts=layout
+    )
     low = step.lower(jax.ShapeDtypeStruct((64, 64), np.float32))
-    assert [c.kind for c in low.collectives()] == ["all_gather"] and low.comm_bytes() == 64 * 64 * 4 * 7 / 8
+    assert {c.kind for c in low.collectives()} == {"all_gather"} and low.comm_bytes() == 64 * 64 * 4 * 7 / 8
 
 
 def test_few_kilobytes_of_memory_are_worth_no_bytes():

@@ -7,7 +7,7 @@ propagation also begins from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from ...ir.graph import Block, Op, Value
@@ -89,15 +89,16 @@ def shared_args(engine: Engine, body: Block) -> Seen:
     return seen
 
 
-def transformed_args(engine: Engine, body: Block) -> Seen:
-    """Arguments that are transformed along dims on which they are sharded, without the axes there, and so what is sorted along one,
-    also if it is made before: XLA's partitioners gather them."""
+def transformed_values(engine: Engine, body: Block) -> Seen:
+    """What is sorted or transformed along dims on which it is sharded, without the axes there, and so arguments that this is made
+    from part by part: XLA's partitioners gather them."""
     seen = _whole_along(engine, _transformed(body))
     for op in body.walk():
-        for value in op.operands if op.name == "sort" else ():
-            layout = engine.layouts.get(value)  # blocks of one device have none
-            if layout is not None and (axes := layout.dims[op.attrs["dimension"]]):
-                seen[value] = layout.drop(axes)
+        if op.name in ("fft", "sort"):
+            for value in op.operands:
+                layout = engine.layouts.get(value)  # blocks of one device have none
+                if layout is not None and (axes := [a for d in _mixed(op) for a in layout.dims[d]]):
+                    seen[value] = layout.drop(axes)
     return seen
 
 
@@ -166,8 +167,15 @@ def _transformed(body: Block) -> Iterator[tuple[Value, Iterable[int]]]:
     parts = dict(_parts(body, {v: v for v in body.args}))
     for op in body.walk():
         if op.name == "fft" and (arg := parts.get(op.operands[0])) is not None:
-            rank = arg.type.rank
-            yield arg, range(rank - len(op.attrs["fft_length"]), rank)
+            yield arg, _mixed(op)
+
+
+def _mixed(op: Op) -> Sequence[int]:
+    """The dims that an op sorts or transforms along."""
+    if op.name == "sort":
+        return (op.attrs["dimension"],)
+    rank = op.operands[0].type.rank
+    return range(rank - len(op.attrs["fft_length"]), rank)
 
 
 def _parts(block: Block, args: dict[Value, Value]) -> Iterator[tuple[Value, Value]]:

@@ -15,7 +15,7 @@ from .gathered_args import (
     crossing_args,
     scanned_args,
     shared_args,
-    transformed_args,
+    transformed_values,
 )
 from .wanted_layouts import wanted_bases, wanted_carries, wanted_sums
 
@@ -64,7 +64,7 @@ class PlainPropagation:
                 shared_args(engine, body),
                 wanted_sums(engine, body),
                 *crossing,
-                transformed_args(engine, body),
+                transformed_values(engine, body),
             ]
             broadcast = broadcast_args(engine, body)
             merges = any(map(engine.adds_partials, engine.choices))
