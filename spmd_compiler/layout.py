@@ -56,12 +56,14 @@ class Layout:
 
     @classmethod
     def from_ir(cls, layout: ir_layout.Layout, mesh: Mesh) -> Layout:
+        """A layout of the IR, on a mesh that has its axes."""
         self = object.__new__(cls)
         self.ir, self.mesh = layout, mesh
         return self
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> Layout:
+        """Every device has the whole array. Raises LayoutError for a negative rank."""
         if rank < 0:
             raise LayoutError(f"a layout has 0 dims or more, not {rank}")
         return cls.from_ir(ir_layout.Layout.replicated(rank), as_mesh(mesh, "the mesh of a layout"))
@@ -112,13 +114,16 @@ class Layout:
 
     @property
     def partial(self) -> dict[str, str]:
+        """Per axis over which devices have terms, how they are to be reduced: "sum", "max", …"""
         return dict(self.ir.partial)
 
     @property
     def rank(self) -> int:
+        """The number of dims."""
         return self.ir.rank
 
     def is_fully_replicated(self) -> bool:
+        """Whether every device has the whole array, and no partial term of it."""
         return self.ir.is_replicated
 
     def num_shards(self, dim: int) -> int:

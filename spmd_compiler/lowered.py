@@ -205,10 +205,12 @@ class Compiled(_Stage):
         return self._executable.memory_analysis()
 
     def cost_analysis(self) -> Any:
+        """What XLA estimates of the program of one device, as JAX's own: floating-point operations, bytes accessed, …"""
         return self._executable.cost_analysis()
 
     @property
     def input_shardings(self) -> Any:
+        """The shardings of the arguments: a tuple, or (tuple, dict) if some are given by keyword."""
         return self._arguments.arrange(self._partitioned.in_shardings)
 
     @property

@@ -71,6 +71,7 @@ class Mesh(ir_mesh.Mesh):
 
     @property
     def is_abstract(self) -> bool:
+        """Whether it has sizes but no devices: programs are compiled for it, and not run."""
         return self.devices is None
 
     def check_runs(self, program: str) -> None:

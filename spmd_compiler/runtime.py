@@ -24,16 +24,25 @@ def client_id() -> int:
 
 
 def local_devices(device_type: str | None = None) -> list[Any]:
-    """The devices of this process, of one kind (`cpu`, `gpu`, `tpu`) or JAX's default."""
-    return jax.local_devices(backend=device_type.lower() if device_type else None)
+    """The devices of this process, of one kind (`cpu`, `gpu`, `tpu`) or JAX's default. Raises MeshError if there are none of it."""
+    return [d for d in _devices(device_type) if d.process_index == jax.process_index()]
 
 
 def num_local_devices(device_type: str | None = None) -> int:
+    """How many `local_devices` there are."""
     return len(local_devices(device_type))
 
 
 def num_global_devices(device_type: str | None = None) -> int:
-    return len(jax.devices(device_type.lower() if device_type else None))
+    """How many devices of a kind all processes have; see `local_devices`."""
+    return len(_devices(device_type))
+
+
+def _devices(device_type: str | None) -> list[Any]:
+    try:
+        return jax.devices(device_type.lower() if device_type else None)
+    except RuntimeError as error:
+        raise MeshError(f"there are no devices of type {device_type!r}: {error}") from None
 
 
 def create_distributed_mesh(
@@ -42,13 +51,12 @@ def create_distributed_mesh(
     device_type: str | None = None,
 ) -> Mesh:
     """A mesh over the devices of all processes, or in a program of one process over `local_devices`. Raises MeshError if
-    their number isn't the product of the sizes."""
+    their number isn't the product of the sizes, or there are none of a type."""
     if local_devices is not None and jax.process_count() > 1:
         raise MeshError(
             "local_devices= is for a program of one process; here the mesh has all processes' devices"
         )
-    devices = jax.devices(device_type.lower() if device_type else None)
-    return Mesh(mesh_dims, list(local_devices) if local_devices is not None else devices)
+    return Mesh(mesh_dims, list(local_devices) if local_devices is not None else _devices(device_type))
 
 
 def barrier(mesh: Mesh, name: str = "spmd_barrier") -> None:

@@ -57,6 +57,7 @@ class Hardware:
             )
 
     def peak(self, dtype: str) -> float:
+        """Floating-point operations per second on operands of a dtype."""
         return self.flops.get(dtype, self.flops["default"])
 
     def link(self, axes: tuple[str, ...]) -> tuple[float, float]:

@@ -171,6 +171,12 @@ def test_clients_and_devices():
             "16 positions, but there are 8 devices",
         ),
         (
+            lambda: spmd.create_distributed_mesh([("a", 8)], device_type="abacus"),
+            MeshError,
+            "no devices of type",
+        ),
+        (lambda: spmd.local_devices("abacus"), MeshError, "there are no devices of type 'abacus'"),
+        (
             lambda: spmd.barrier(spmd.create_mesh({"a": 512}, abstract=True)),
             MeshError,
             "abstract, it has no devices",
