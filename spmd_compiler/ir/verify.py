@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .graph import Block, Module, Op, Value
 from .layout import check_layout
-from .optable import ELEMENTWISE, sends
+from .optable import CALLS, ELEMENTWISE, sends
 from .types import TensorType
 
 _DATA = {"case", "if"}  # their regions take no arguments
@@ -15,8 +15,8 @@ class VerifyError(ValueError):
 
 
 def verify(module: Module) -> None:
-    """Every value is defined once and before its use; regions end in what their op expects; layouts fit types and mesh;
-    collectives that the compiler inserted name axes of the mesh and have results of the right size.
+    """Every value is defined once and before its use; regions, and functions that are called, take and return what their op expects;
+    layouts fit types and mesh; collectives that the compiler inserted name axes of the mesh and have results of the right size.
 
     Raises VerifyError."""
     if "main" not in module.functions:
@@ -75,6 +75,8 @@ class _Verifier:
         elif name in _DATA:
             for region in op.regions:
                 self.ends(op, region.returns, op.results)
+        elif name in CALLS:
+            self.call(op)
         elif sends(op):
             self.collective(op)
         elif name == "relayout" and op.operands[0].type is not op.results[0].type:
@@ -87,9 +89,16 @@ class _Verifier:
         if len(condition.returns) != 1 or condition.returns[0].type is not TensorType((), "i1"):
             raise _error(op, "has a condition that is no i1")
 
+    def call(self, op: Op) -> None:
+        callee = self.module.functions.get(op.attrs[CALLS[op.name]])
+        if callee is None:
+            raise _error(op, f"runs a function that is not there, {op.attrs[CALLS[op.name]]!r}")
+        self.ends(op, callee.body.args, op.operands)
+        self.ends(op, callee.body.returns, op.results)
+
     def ends(self, op: Op, values: list[Value], wanted: list[Value]) -> None:
         if [v.type for v in values] != [v.type for v in wanted]:
-            raise _error(op, "has regions whose values differ in type from its own")
+            raise _error(op, "has regions, or runs a function, whose values differ in type from its own")
 
     def collective(self, op: Op) -> None:
         axes = op.attrs["axes"]
