@@ -37,6 +37,8 @@ HELD = ("all_gather", "reduce_scatter")  # what XLA holds more for if they go to
 PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
 
+SLICES = ("slice", "dynamic_slice")  # they read what they give, however much there is
+
 # the place in a block before which to run, and collectives that can run there together
 Group = tuple[int, list[Op]]
 Keys = Mapping[Op, Any]  # of collectives, in the block's order, what they must share to go together
@@ -148,7 +150,9 @@ def _make_at_once(block: Block, keys: Keys) -> None:
     wanted, small = [v for op in keys for v in op.operands], set[Op]()
     while wanted:
         op = made.get(wanted.pop())
-        if op is not None and op not in small and is_light(op) and not op.regions and _within(op, SMALL):
+        if op is None or op in small or op.regions or not is_light(op):
+            continue
+        if _within(op, SMALL) or (op.name in SLICES and op.results[0].type.nbytes <= SMALL):
             small.add(op)
             wanted += op.operands
     early = small.union(op for op in block.ops if op.name == "reshape")

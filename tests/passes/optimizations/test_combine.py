@@ -179,6 +179,31 @@ def test_exchanges_and_permutes_that_go_the_same_way():
     _same_results(module, packed)
 
 
+EDGES = """mesh {a=2}
+func @main(%x: f32[256,128] {-,-}, %y: f32[256,128] {-,-}) -> (f32[256,256] {-,-}) {
+  %0: f32[1,128] = slice(%x) start_indices=[255,0] limit_indices=[256,128] strides=[1,1]
+  %1: f32[1,128] = collective_permute(%0) axes=["a"] shift=1 wrap=false
+  %2: f32[257,128] = concatenate(%1, %x) dimension=0
+  %3: f32[256,128] = slice(%2) start_indices=[0,0] limit_indices=[256,128] strides=[1,1]
+  %4: f32[1,128] = slice(%y) start_indices=[255,0] limit_indices=[256,128] strides=[1,1]
+  %5: f32[1,128] = collective_permute(%4) axes=["a"] shift=1 wrap=false
+  %6: f32[257,128] = concatenate(%5, %y) dimension=0
+  %7: f32[256,128] = slice(%6) start_indices=[0,0] limit_indices=[256,128] strides=[1,1]
+  %8: f32[256,256] = concatenate(%3, %7) dimension=1
+  return %8
+}
+"""
+
+
+def test_little_of_much_is_cut_off_early():
+    """The edge of a large array need not wait until another one's has come."""
+    module, packed = ir.parse(EDGES), ir.parse(EDGES)
+    combine_collectives(packed.main.body, packed.mesh)
+    verify(packed)
+    assert [op.name for op in packed.walk()].count("collective_permute") == 1
+    _same_results(module, packed)
+
+
 LOSS = """mesh {data=2, model=4}
 func @main(%x: f32[64,64] {-,-}, %l: f32[] {}) -> (f32[64,64] {-,-}, f32[] {}) {
   %0: f32[] = negate(%l)
