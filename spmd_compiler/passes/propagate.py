@@ -36,6 +36,7 @@ from .search.local_search import local_search
 from .search.plain_bounds import PlainBounds
 from .search.rolling import Rolled, adopt, rolled
 from .search.traffic import Traffic
+from .search.wanted_layouts import crossed_carries
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
@@ -215,8 +216,9 @@ class Propagate:
 
     def explore(self, engine: Engine, module: Module) -> State | None:
         """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
+        plain = engine.total()
         pure = self.improve(engine, module.main.body, self.fused(engine, module))
-        self.spread(engine, module)
+        self.spread(engine, module, plain)
         if any(op.name == "while" and "trips" not in op.attrs for op in engine.choices):
             improve(engine, module.main.body, (STEADY,))
         return pure
@@ -321,11 +323,15 @@ class Propagate:
         if engine.sends_more(before):
             engine.restore(before)
 
-    def spread(self, engine: Engine, module: Module) -> None:
-        """What is found from arguments on axes that are idle, and from axes that reshapes don't cut into pieces, if that is
-        cheaper, and sends no more."""
+    def spread(self, engine: Engine, module: Module, plain: float) -> None:
+        """What is found from arguments on axes that are idle, from axes that reshapes don't cut into pieces, and from carries on no
+        axis, where plain propagation, which costs `plain`, is cheaper so, if that is cheaper, and sends no more."""
         if engine.fusion:
             return
+        if crossed := crossed_carries(engine, module.main.body):
+            other, _ = self.forwarded(module, None, engine.book, Forwarding(crossed))
+            if other.total() < plain:
+                self.compare(engine, module, other)
         if seen := on_idle_axes(module):
             self.compare(engine, module, self.forwarded(module, None, engine.book, Forwarding(seen))[0])
         if any(x.has_pieces for x in engine.layouts.values()):

@@ -79,6 +79,31 @@ def test_carries_move_over_several_axes_at_once():
     np.testing.assert_allclose(run(step, mesh, specs, args), want, atol=2e-4)
 
 
+def test_an_axis_of_steps_goes_to_what_each_step_is_cut_along():
+    """Behind another axis that is there, as the loop has it: an all-to-all, where a gather sends twice as much."""
+    mesh = spmd.create_mesh({"rows": 2, "steps": 2, "columns": 2}, abstract=True)
+
+    def states(a, xs):
+        return lax.scan(lambda h, x: (a * h + x[..., None], h.sum(-1)), jnp.zeros((8, 256, 16)), xs)[1]
+
+    layouts = (P(("rows", "steps")), P("steps", "columns", "rows"))
+    step = spmd.spmd_jit(states, mesh=mesh, in_layouts=layouts)
+    low = step.lower(*(jax.ShapeDtypeStruct(x, np.float32) for x in ((256, 16), (32, 8, 256))))
+    assert [(c.kind, c.bytes_per_device) for c in low.collectives()] == [
+        ("all_to_all", 32 * 8 * 256 * 4 / 8 / 2)
+    ]
+
+
+def test_a_carry_on_axes_along_both_dims_is_gathered_once():
+    """Without one of the axes alone each iteration would send as much."""
+    mesh = spmd.create_mesh({"a": 4, "b": 2}, abstract=True)
+    step = spmd.spmd_jit(
+        lambda x: lax.fori_loop(0, 16, lambda _, x: x @ x, x), mesh=mesh, in_layouts=P("a", "b")
+    )
+    low = step.lower(jax.ShapeDtypeStruct((64, 64), np.float32))
+    assert low.comm_bytes() == 64 * 64 * 4 * 7 / 8 and len(low.collectives()) <= 2
+
+
 def test_indices_that_are_doubled_again_and_again():
     """What an index or a concatenation is made of is looked at once, not once for each way to it."""
 

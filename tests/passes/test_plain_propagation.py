@@ -19,7 +19,13 @@ from spmd_compiler.passes.pipeline import compile_module
 from spmd_compiler.passes.rules.table import RuleBook
 from spmd_compiler.passes.search import plain_bounds
 from spmd_compiler.passes.search.engine import UNPRICED, Engine, Forwarding
-from spmd_compiler.passes.search.gathered_args import contested_args, crossing_args, scanned_args, shared_args
+from spmd_compiler.passes.search.gathered_args import (
+    contested_args,
+    crossing_args,
+    scanned_args,
+    shared_args,
+    shared_values,
+)
 from spmd_compiler.passes.search.wanted_layouts import wanted_carries, wanted_sums
 from tests.variants import lowered as variant
 
@@ -112,12 +118,11 @@ def test_memory_may_be_had_for_nothing():
     assert low.comm_bytes() <= 3_670_016 and low.memory().peak <= 11_000_000
 
 
-def test_an_argument_may_be_gathered_early():
-    """XLA for CPUs gathers a weight that is read last before the largest values are made: an eighth more memory, for a quarter
-    of the bytes."""
+def test_an_eighth_of_the_memory_is_not_worth_a_third_more_bytes():
+    """XLA for CPUs gathers a weight that is read last before the largest values are made."""
     low = variant("gqa_kv4_model4_fwd")
-    assert "take no more memory" in low.explain()
-    assert low.comm_bytes() == 393_216 and [c.kind for c in low.collectives()] == ["reduce_scatter"]
+    assert "take no more memory" not in low.explain()
+    assert low.comm_bytes() == 294_912
 
 
 def test_what_loops_need_not_keep_does_not_count():
@@ -202,6 +207,24 @@ def test_arguments_that_several_products_would_sum_over(heads, seen):
     module = prepared(step.lower(x, *[w] * heads))
     engine, _ = propagate.Propagate().forwarded(module)
     assert [str(x) for x in shared_args(engine, module.main.body).values()] == seen
+
+
+@pytest.mark.parametrize("width, seen", [(12, ["{-,model}"]), (4, [])])
+def test_what_is_made_and_summed_over(width, seen):
+    """Rows that several products sum over: gathered once, where that is less than to reduce all of these."""
+
+    def correlate(x, z, w, y):
+        s = jnp.sin(x @ w + y)
+        return x.T @ s, z.T @ s
+
+    mesh = spmd.create_mesh({"data": 2, "model": 2}, abstract=True)
+    columns = P(None, "model")
+    layouts = (P(), P(), columns, P("data", "model"))
+    step = spmd.spmd_jit(correlate, mesh=mesh, in_layouts=layouts, out_layouts=(columns, columns))
+    shapes = (32, width), (32, width), (width, 128), (32, 128)
+    module = prepared(step.lower(*(jax.ShapeDtypeStruct(x, np.float32) for x in shapes)))
+    engine, _ = propagate.Propagate().forwarded(module)
+    assert [str(x) for x in shared_values(engine, module.main.body).values()] == seen
 
 
 @pytest.mark.parametrize(
@@ -487,7 +510,6 @@ def test_the_exact_search_takes_no_more_memory():
 def test_work_is_not_repeated_because_plain_propagation_does():
     """Shardy does 402,653,184 operations and sends 8.4 MB; plain propagation does half as many again."""
     low = variant("fused_qkv_split_fwd~5", 67)
-    assert "to do no more work" in low.explain()
     assert products(low) <= 335_544_320
     assert low.comm_bytes() <= 1_100_000
 

@@ -63,6 +63,25 @@ def broadcast_args(engine: Engine, body: Block) -> Seen:
 def shared_args(engine: Engine, body: Block) -> Seen:
     """Arguments that products cut along what they sum over, with other operands that are not cut so before, where one gather costs
     less than to reduce all these sums: without the axes there."""
+    parts = [
+        (v, arg, layout)
+        for v, arg in _parts(body, {v: v for v in body.args})
+        if (layout := engine.given(arg.layout))
+    ]
+    return _summed_over(engine, body, parts)
+
+
+def shared_values(engine: Engine, body: Block) -> Seen:
+    """The same of what is made before, outside of loops, behind which sums may be reduced once."""
+    parts = dict(_parts(body, {v: v for v in body.args}))
+    operands = dict.fromkeys(
+        v for op in body.ops if op.name in PRODUCTS for v in op.operands if v not in parts
+    )
+    return _summed_over(engine, body, [(v, v, engine.layouts[v]) for v in operands])
+
+
+def _summed_over(engine: Engine, body: Block, parts: Iterable[tuple[Value, Value, Layout]]) -> Seen:
+    """What is to be gathered of values that products read, parts of others that have a layout."""
     products: dict[Value, list[tuple[Op, Value]]] = {}
     for op in body.walk():
         if op.name in PRODUCTS:
@@ -70,22 +89,22 @@ def shared_args(engine: Engine, body: Block) -> Seen:
             products.setdefault(left, []).append((op, right))
             products.setdefault(right, []).append((op, left))
     seen: dict[Value, Layout] = {}
-    for value, arg in _parts(body, {v: v for v in body.args}):
-        given = seen.get(arg) or engine.given(arg.layout)
-        if given is None or value not in products:
+    for value, whole, layout in parts:
+        if value not in products:
             continue
+        given = seen.get(whole, layout)
         paid, summed = 0.0, set[str]()
         for op, other in products[value]:
             (result,) = op.results
-            layout = engine.layouts[result]
-            if over := given.axes.intersection(layout.partial_axes) - engine.layouts[other].axes:
+            made = engine.layouts[result]
+            if over := given.axes.intersection(made.partial_axes) - engine.layouts[other].axes:
                 summed |= over
                 paid += engine.weights.get(op, 1) * engine.costs.serve(
-                    result.type, layout, engine.wanted(result)
+                    result.type, made, engine.wanted(result)
                 )
         gathered = given.drop(summed)
-        if summed and engine.costs.relayout(arg.type, given, gathered) < paid:
-            seen[arg] = gathered
+        if summed and engine.costs.relayout(whole.type, given, gathered) < paid:
+            seen[whole] = gathered
     return seen
 
 

@@ -52,7 +52,6 @@ FAR_FEWER = 1 / 2  # of the bytes that plain propagation sends
 LITTLE = 1.25  # times as dear a program may be that sends in less time: how few bytes others send is known but roughly
 HARDLY = 1.04  # times as dear a program may be that isn't searched for
 NEARLY = 1.001  # times the bytes, and times as dear, that count as the same
-TRADE = 1.2  # of bytes times memory, what they may come to then
 CLOSE = 0.9  # of the bytes that plain propagation sends
 SLIGHTLY = 1.1  # times as dear, in bytes and work, that less work or fewer messages may be
 LINKS = 8  # times as much as usual that a message weighs on links that are faster
@@ -270,7 +269,7 @@ class PlainBounds:
         now = self.now
         if now.sent > CLOSE * self.fewest and x.sent > NEARLY * now.sent and x.held > HALF * now.held:
             return False
-        in_proportion = x.sent * x.held <= TRADE * now.sent * now.held
+        in_proportion = x.sent * x.held <= now.sent * now.held
         return x.sent <= MORE * now.sent and (in_proportion or self.sends_few(x))
 
     def is_worth_work(self, x: Taken) -> bool:

@@ -15,6 +15,7 @@ from .gathered_args import (
     crossing_args,
     scanned_args,
     shared_args,
+    shared_values,
     transformed_values,
 )
 from .wanted_layouts import wanted_bases, wanted_carries, wanted_sums
@@ -65,6 +66,7 @@ class PlainPropagation:
                 wanted_sums(engine, body),
                 *crossing,
                 transformed_values(engine, body),
+                shared_values(engine, body),
             ]
             broadcast = broadcast_args(engine, body)
             merges = any(map(engine.adds_partials, engine.choices))
