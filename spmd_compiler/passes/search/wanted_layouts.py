@@ -34,7 +34,8 @@ def crossed_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
             region = op.regions[1]
             made = region.makers()
             for value, end in zip(region.args, region.returns, strict=True):
-                crossed = sum(map(bool, engine.layouts[value].dims)) > 1
+                layout = engine.layouts.get(value)  # blocks of one device have none
+                crossed = layout is not None and sum(map(bool, layout.dims)) > 1
                 if crossed and end in made and made[end].name not in PUTS:
                     found[value] = Layout.replicated(value.type.rank)
     return found
