@@ -62,6 +62,14 @@ class Program:
                     "program can't do; move it out of the spmd_jit function, or remove it"
                 )
 
+    def check_sizes(self) -> None:
+        """Raises UnsupportedError for symbolic sizes, as `jax.export` may have: layouts cut dims of known ones."""
+        for struct in (*self.ins, *self.outs):
+            if not all(isinstance(size, int) for size in struct.shape):
+                raise UnsupportedError(
+                    f"{self.name}: an array of the symbolic shape {struct.shape}; a partitioned program is compiled for known sizes"
+                )
+
     def import_on(self, mesh: Mesh) -> tuple[Module, list[Any], list[Inspect]]:
         """The program as IR, with the layouts that it constrains values to, the host functions that it calls, and those that it asks
         for layouts with."""
@@ -177,6 +185,7 @@ class Request:
 def _compile(request: Request) -> Partitioned:
     program, mesh = request.program, request.mesh
     program.check_effects(compat.lowering_platform(mesh.devices, mesh.abstract_device))
+    program.check_sizes()
     ins = [_input(w, s) for w, s in zip(request.ins, program.ins, strict=True)]
     stored = [stored_layout(x, s.shape, mesh) for x, s in zip(ins, program.ins, strict=True)]
     outs = [_output(w, s) for w, s in zip(request.outs, program.outs, strict=True)]

@@ -146,6 +146,9 @@ def test_exported_programs_are_the_partitioned_ones():
     assert exported.nr_devices == MESH.size
     out = jax.jit(exported.call)(put(X, "a"))
     np.testing.assert_allclose(out, np.sin(X).sum(0), rtol=1e-5, atol=1e-6)
+    (rows,) = jax.export.symbolic_shape("rows")
+    with pytest.raises(spmd.UnsupportedError, match=r"the symbolic shape \(rows, 4\)"):
+        jax.export.export(f)(jax.ShapeDtypeStruct((rows, 4), X.dtype))
 
 
 def test_lowering_without_data():
