@@ -1,5 +1,5 @@
 """Arguments that XLA's partitioners gather before anything else, so that every device computes what is made of them; also what is
-made and then sorted.
+made and then sorted, transformed, or summed over by several products.
 
 Where that is little data it sends least, though work is repeated. The search weighs the work and may go past it, so that plain
 propagation also begins from there.
