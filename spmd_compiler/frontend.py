@@ -54,8 +54,8 @@ def from_stablehlo(
     `mesh`: the mesh to use, an `spmd.Mesh` or `jax.sharding.Mesh`; by default the program's own, over the first
     devices, or abstract if there are too few; if layouts are PartitionSpecs, the `default_mesh`. `in_layouts`,
     `out_layouts`: one leaf for all or a sequence with one per argument and result; a leaf overrides the program's
-    annotation, None keeps it. Where there is neither, the compiler chooses. What runs takes the arguments of `@main` one by one and returns a tuple of its results; tokens
-    are left out.
+    annotation, None keeps it. Where there is neither, the compiler chooses. What runs takes the arguments of `@main`
+    one by one and returns a tuple of its results; tokens are left out.
 
     Raises ParseError for malformed text (line and column), LayoutError and MeshError for annotations that do not
     fit their value, and ArgumentError for layouts of the wrong number.

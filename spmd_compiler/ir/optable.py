@@ -31,6 +31,9 @@ ELEMENTWISE: dict[str, int] = {
 # Collectives that the compiler inserts; written by the user they have the same names, but no `axes`.
 COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute"})
 
+# They read what they give, however much there is.
+SLICES = ("slice", "dynamic_slice")
+
 # Slices of an all-to-all that XLA compiles as well apart, and with what makes them.
 FEW_SLICES = 2
 

@@ -90,9 +90,10 @@ class _Verifier:
             raise _error(op, "has a condition that is no i1")
 
     def call(self, op: Op) -> None:
-        callee = self.module.functions.get(op.attrs[CALLS[op.name]])
+        name = op.attrs[CALLS[op.name]]
+        callee = self.module.functions.get(name)
         if callee is None:
-            raise _error(op, f"runs a function that is not there, {op.attrs[CALLS[op.name]]!r}")
+            raise _error(op, f"runs a function that is not there, {name!r}")
         self.ends(op, callee.body.args, op.operands)
         self.ends(op, callee.body.returns, op.results)
 

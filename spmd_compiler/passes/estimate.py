@@ -10,7 +10,7 @@ from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.memory_kinds import host_values
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, CONTROL_FLOW, ELEMENTWISE, sends
+from ..ir.optable import COLLECTIVES, CONTROL_FLOW, ELEMENTWISE, SLICES, sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType, Type
 
@@ -105,7 +105,7 @@ def arithmetic(op: Op) -> str:
 
 def touched(op: Op) -> int:
     """Bytes of memory that one op reads and writes; what slices leave as it is they don't touch."""
-    if op.name in ("slice", "dynamic_slice"):
+    if op.name in SLICES:
         return 2 * op.results[0].type.nbytes
     if op.name == "dynamic_update_slice":
         return 2 * op.operands[1].type.nbytes

@@ -24,6 +24,7 @@ from ..ir.layout import Layout
 from .cost import USUAL, prices
 from .rules.table import RuleBook
 from .search.assignment import exchange
+from .search.crossed_carries import crossed_carries
 from .search.cut_axes import cut_of
 from .search.dynamic import View, improve
 from .search.engine import AS_USUAL, Engine, Forwarding, State
@@ -36,7 +37,6 @@ from .search.local_search import local_search
 from .search.plain_bounds import PlainBounds
 from .search.rolling import Rolled, adopt, rolled
 from .search.traffic import Traffic
-from .search.wanted_layouts import crossed_carries
 
 EVEN = 0.01  # of what an assignment costs at least, that it may cost more and not be looked at again
 LESS = 0.05  # of what is sent, that an axis has to save on which nothing was
@@ -169,7 +169,7 @@ class Propagate:
         body, short = module.main.body, rolled(engine, module)
         if short is None or len(body.ops) < WHOLE:
             plain = list(engine.layouts.items())
-            self.deepen(engine, body, self.explore(engine, module))
+            self.deepen(engine, body, self.explore(engine, module, cost))
             self.open(engine, module)
             cut = None if engine.fusion or not self.cuts else cut_of(module, plain, engine.layouts.items())
             if cut is not None and len(engine.choices) * 4 ** (len(cut.mesh.axes) - 1) > CUT:
@@ -214,9 +214,9 @@ class Propagate:
         computed -= engine.remade.keys()
         return not any(v in computed for v, _ in engine.relaid(engine.costs))
 
-    def explore(self, engine: Engine, module: Module) -> State | None:
-        """The best that the dynamic programming finds, from several starts; returns the best of these alone, if it is mixed."""
-        plain = engine.total()
+    def explore(self, engine: Engine, module: Module, plain: float) -> State | None:
+        """The best that the dynamic programming finds, from several starts, where plain propagation costs `plain`; returns the best of
+        these alone, if it is mixed."""
         pure = self.improve(engine, module.main.body, self.fused(engine, module))
         self.spread(engine, module, plain)
         if any(op.name == "while" and "trips" not in op.attrs for op in engine.choices):

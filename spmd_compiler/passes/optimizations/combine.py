@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ...ir.graph import Block, Op, Value
 from ...ir.layout import Axes
 from ...ir.mesh import Mesh
-from ...ir.optable import COLLECTIVES, is_pure, sends
+from ...ir.optable import COLLECTIVES, SLICES, is_pure, sends
 from ...ir.types import TensorType
 from ..emit.builder import Builder
 from ..estimate import is_light, reads
@@ -36,8 +36,6 @@ BUCKET = 30 * 1024 * 1024  # bytes that are held for one collective: what XLA fo
 HELD = ("all_gather", "reduce_scatter")  # what XLA holds more for if they go together
 PART = 1 / 64  # of the memory that a device has, if that is limited
 LATENCIES = 4  # that one all-reduce takes to send, at most, where others could be hidden behind what is computed meanwhile
-
-SLICES = ("slice", "dynamic_slice")  # they read what they give, however much there is
 
 # the place in a block before which to run, and collectives that can run there together
 Group = tuple[int, list[Op]]

@@ -64,6 +64,7 @@ class _Uses:
             for v in dict.fromkeys(reads(op)):
                 self.readers.setdefault(v, []).append(i)
         self.last, self.given, self.returned = last_reads(block), set(block.args), set(block.returns)
+        self.used = {*self.readers, *self.returned}
         self.made = {v: i for i, op in enumerate(block.ops) for v in op.results}
         self.gathers, self.scatters = (
             [i for i, op in enumerate(block.ops) if op.name == name and sends(op)]
@@ -101,8 +102,7 @@ def _changes(
         held = 0 if source in uses.given or uses.last[source] > place else source.type.nbytes
         here = place in readers[value]
         if here:
-            used = {*readers, *uses.returned}
-            slices = slices_in(op, value, chain[0].attrs["dim"], used, known) if len(chain) == 1 else []
+            slices = slices_in(op, value, chain[0].attrs["dim"], uses.used, known) if len(chain) == 1 else []
             if not slices:
                 continue
             held += sum(x.results[0].type.nbytes for x in slices)

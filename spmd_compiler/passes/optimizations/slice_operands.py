@@ -7,12 +7,11 @@ some of them, XLA may keep the value for both. From slices of the operands it co
 from __future__ import annotations
 
 from ...ir.graph import Block, Op, Value
-from ...ir.optable import ELEMENTWISE
+from ...ir.optable import ELEMENTWISE, SLICES
 from ...ir.types import TensorType
 from ..estimate import is_light, last_reads, readers
 from .residuals import CHEAP
 
-SLICES = ("dynamic_slice", "slice")
 _COMPUTED = CHEAP.intersection(ELEMENTWISE)
 _MADE_AGAIN = CHEAP - _COMPUTED  # where they are read
 

@@ -30,7 +30,8 @@ def split_reductions(block: Block, mesh: Mesh, bucket: int) -> None:
     distinct = list(dict.fromkeys(keys.values()))
     ways = {op: halves for op, key in keys.items() if (halves := _halves(op, key, distinct, mesh))}
     lone = [op for op in lone_reductions(block, keys, bucket) if op in ways] if ways else []
-    fewest, tries = _messages(block, mesh, bucket) if lone else 0, TRIES
+    fewest = _messages(block, mesh, bucket) if lone else 0
+    tries = TRIES
     for op in lone:
         for (first, second), late in itertools.product(ways[op], (False, True)):
             if not tries:

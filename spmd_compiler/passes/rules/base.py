@@ -240,32 +240,24 @@ class Rule:
         order, picks = list(choice.order), list(choice.picks)
         if any(":" in a for a in order) or any(x.has_pieces for x in (*choice.demands, *choice.results)):
             return (choice,)
-        now, place = self.strategies[0], -1
+        now, places = self.strategies[0], list[int]()
         if axis in order:
-            place = order.index(axis)
-            now = picks.pop(place)
-            del order[place]
+            at = order.index(axis)
+            now, places = picks.pop(at), [at]
+            del order[at]
         ways: list[Choice] = []
         for s in dict.fromkeys((now, *self.strategies)):
             passed = [p for p in s.operands if isinstance(p, str)] if s.factor < 0 else []
             if s is not now and not kinds.issuperset(passed):
                 continue
             # where it was, or among the axes that cut the same in the mesh's order, as on carries of loops
-            for at in dict.fromkeys((place, self._place(s, axis, order, picks, mesh))):
-                if at < 0:
-                    continue
+            for at in dict.fromkeys((*places, _place(s, axis, order, picks, mesh))):
                 on, pick = (*order[:at], axis, *order[at:]), (*picks[:at], s, *picks[at:])
                 if s is now or self.divides(on, pick, mesh):
                     way = self.way(on, pick, op.operands, op.results, mesh)
                     if way is not None:
                         ways.append(way)
         return tuple(distinct(ways))
-
-    def _place(self, s: Strategy, axis: str, order: list[str], picks: list[Strategy], mesh: Mesh) -> int:
-        """Where an axis comes in an order, so that it is in the mesh's among those on which the same is cut."""
-        same = [i for i, other in enumerate(picks) if other.factor == s.factor >= 0]
-        before = _position(axis, [order[i] for i in same], mesh)
-        return same[before - 1] + 1 if before else same[0] if same else _position(axis, order, mesh)
 
     def giving(self, op: Op, result: int, layout: Layout, mesh: Mesh) -> Choice | None:
         """A way to run the op that gives a result in this layout, which has no partials; None if there is none."""
@@ -360,6 +352,13 @@ def _position(axis: str, axes: Sequence[str], mesh: Mesh) -> int:
     """Where an axis comes among others in the mesh's order."""
     names = list(mesh.shape)
     return sum(names.index(a) < names.index(axis) for a in axes)
+
+
+def _place(s: Strategy, axis: str, order: list[str], picks: list[Strategy], mesh: Mesh) -> int:
+    """Where an axis comes in an order, so that it is in the mesh's among those on which the same is cut."""
+    same = [i for i, other in enumerate(picks) if other.factor == s.factor >= 0]
+    before = _position(axis, [order[i] for i in same], mesh)
+    return same[before - 1] + 1 if before else same[0] if same else _position(axis, order, mesh)
 
 
 # ------------------------------------------------------------------------------------------------ making rules

@@ -25,22 +25,6 @@ def wanted_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
     return wanted
 
 
-def crossed_carries(engine: Engine, body: Block) -> dict[Value, Layout]:
-    """Carries that lie on axes along several dims, and are computed anew in each iteration, on no axis: to leave one of these alone
-    may gain nothing, where to leave all saves what each iteration sends."""
-    found: dict[Value, Layout] = {}
-    for op in body.walk():
-        if op.name == "while":
-            region = op.regions[1]
-            made = region.makers()
-            for value, end in zip(region.args, region.returns, strict=True):
-                layout = engine.layouts.get(value)  # blocks of one device have none
-                crossed = layout is not None and sum(map(bool, layout.dims)) > 1
-                if crossed and end in made and made[end].name not in PUTS:
-                    found[value] = Layout.replicated(value.type.rank)
-    return found
-
-
 def wanted_sums(engine: Engine, body: Block) -> dict[Value, Layout]:
     """The same of partial values that are reduced for their users."""
     wanted: dict[Value, Layout] = {}
