@@ -24,7 +24,7 @@ from ..ir.layout import Layout
 from .cost import USUAL, prices
 from .rules.table import RuleBook
 from .search.assignment import exchange
-from .search.crossed_carries import crossed_carries
+from .search.carries import crossed_carries
 from .search.cut_axes import cut_of
 from .search.dynamic import View, improve
 from .search.engine import AS_USUAL, Engine, Forwarding, State

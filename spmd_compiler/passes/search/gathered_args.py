@@ -151,6 +151,26 @@ def crossing_args(engine: Engine, body: Block, yielding: int) -> Seen:
     return seen
 
 
+def weights(engine: Engine, body: Block) -> Seen:
+    """Arguments that products read, without the axes along which other operands of such products are cut on dims of their own: XLA
+    gathers weights on the axes of the batch."""
+    whole = {v: arg for v, arg in _parts(body, {v: v for v in body.args}) if v.type == arg.type}
+    read: dict[Value, Layout] = {}
+    axes: set[str] = set()
+    for op in body.walk():
+        if op.name != "dot_general":
+            continue
+        for k in (1, 0):
+            v, other = op.operands[k], op.operands[1 - k]
+            given = engine.given(whole[v].layout) if v in whole else None
+            if given is None or (k == 0 and other in whole):
+                continue
+            read[whole[v]] = given
+            own = [a for a, line in _lines(op, 1 - k, engine.layouts[other]).items() if line is None]
+            axes.update(given.axes.intersection(own))
+    return {v: given.drop(axes) for v, given in read.items() if not given.axes.isdisjoint(axes)}
+
+
 def _whole_along(engine: Engine, cut: Iterable[tuple[Value, Iterable[int]]]) -> dict[Value, Layout]:
     """Arguments without the axes on some of their dims, those that have any there."""
     seen: dict[Value, Layout] = {}

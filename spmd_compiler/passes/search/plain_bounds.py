@@ -25,6 +25,7 @@ from ..estimate import blocks_on, peak_bytes, product_flops
 from ..optimizations.residuals import keep_less
 from ..rules.table import RuleBook
 from ..simplify import drop_unused
+from .carries import gathered_once
 from .engine import Engine, State
 from .fusion_moves import take_within
 from .legalise import legalise
@@ -113,7 +114,15 @@ class PlainBounds:
         most = max(HUGE * max(plain.held, self.now.held), SMALL)
         rivals = sorted([self.plain, *self.plainly.leaner(start)], key=self.sent_in)
         leanest = next(x for x in rivals if x is self.plain or self.seen_in(x, self.taken).held <= most)
-        self.leanest_plain, self.sent, self.fewest = leanest, plain.sent, self.sent_in(leanest)
+        self.leanest_plain, self.sent = leanest, plain.sent
+        weighted = self.plainly.with_weights(start)
+        if weighted is not None and self.seen_in(weighted, self.taken).work <= NEARLY * plain.work:
+            leanest = min(
+                leanest, weighted, key=self.sent_in
+            )  # it bounds nothing else: how XLA sends the rest is not known
+        self.fewest = self.sent_in(leanest)
+        # operations of each device, if none are repeated
+        self.even = product_flops(self.body) / engine.mesh.size
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         if self.sends_more(self.now):
             lighter = (with_work(self.module, part) for part in LIGHTER)
@@ -124,8 +133,6 @@ class PlainBounds:
         if self.now.held > self.most.held:
             self.most = self.most._replace(held=max(self.most.held + self.spared(), SMALL))
         self.lessen_memory()
-        # operations of each device, if none are repeated
-        self.even = product_flops(self.body) / engine.mesh.size
         if self.now.work > NO_MORE.work * self.even and self.lessen_work():
             self.lessen_memory()  # of what sends more: memory is worth more bytes than of what was there before
         self.lessen_messages()
@@ -255,12 +262,17 @@ class PlainBounds:
         return Taken(engine.traffic.sent(engine), held, work, messages)
 
     def spared(self) -> float:
-        """The bytes that loops of the engine's assignment need not keep; of what bounds it, they do."""
+        """The bytes that loops of the engine's assignment need not keep, while of what bounds it, they do; and if it repeats no work,
+        those of weights that it gathers once for a loop."""
+        gathered = 0.0
+        if self.now.work <= NO_MORE.work * self.even:
+            layouts, plain = self.engine.layouts, self.plain.layouts
+            gathered = NO_MORE.held * gathered_once(self.body, layouts, plain, self.engine.mesh)
         block, on_device = clone_block(self.written()), blocks_on(self.engine.mesh)
         if not keep_less(block):
-            return 0.0
+            return gathered
         drop_unused(block)
-        return self.now.held - peak_bytes(block, set(), on_device)
+        return gathered + self.now.held - peak_bytes(block, set(), on_device)
 
     def is_worth_memory(self, x: Taken) -> bool:
         """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway. Less than half of it is

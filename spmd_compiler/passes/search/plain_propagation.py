@@ -17,6 +17,7 @@ from .gathered_args import (
     shared_args,
     shared_values,
     transformed_values,
+    weights,
 )
 from .wanted_layouts import wanted_bases, wanted_carries, wanted_sums
 
@@ -82,6 +83,12 @@ class PlainPropagation:
                     yield self.propagated_from({**seen, **more}, merges=merges)
         if broadcast:
             yield self.propagated_from(broadcast, defers=True)
+
+    def with_weights(self, start: State) -> State | None:
+        """What plain propagation becomes where it gathers weights on the axes of the batch, if there are any."""
+        with self.engine.seen_in(start):
+            seen = weights(self.engine, self.body)
+        return self.propagated_from(seen) if seen else None
 
     def propagated_from(self, seen: Seen, **sums: bool) -> State:
         """By plain propagation that sees arguments in other layouts, and may defer sums or merge them."""
