@@ -33,6 +33,7 @@ COLLECTIVES = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_a
 
 # They read what they give, however much there is.
 SLICES = ("slice", "dynamic_slice")
+RAGGED = "ragged_all_to_all"  # a custom call
 
 # Slices of an all-to-all that XLA compiles as well apart, and with what makes them.
 FEW_SLICES = 2
@@ -87,6 +88,13 @@ def terminator(op_name: str) -> str:
     if dialect == "sdy" or op_name == "manual_computation":
         return "sdy.return"
     return "mhlo.return" if dialect == "mhlo" else "stablehlo.return"
+
+
+def collective_kind(op: Op) -> str | None:
+    """What collective an op is, if any; some come only with programs that have them, and stay as they are written."""
+    if op.name in COLLECTIVES or op.name == "collective_broadcast":
+        return op.name
+    return RAGGED if op.name == "custom_call" and op.attrs.get("call_target_name") == RAGGED else None
 
 
 def sends(op: Op) -> bool:

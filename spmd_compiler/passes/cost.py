@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ..ir.graph import Module, Op
 from ..ir.layout import local_block, local_type
 from ..ir.mesh import Mesh
+from ..ir.optable import RAGGED, collective_kind
 from ..ir.types import TensorType
 from .emit.halo import block_window, moves_price, window_moves
 from .hardware import PRESETS, Hardware
@@ -171,16 +172,20 @@ def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
         return 2 * (n - 1) / n * operand_bytes
     if kind == "all_gather":
         return (n - 1) * operand_bytes
-    if kind in ("reduce_scatter", "all_to_all"):
+    if kind in ("reduce_scatter", "all_to_all", RAGGED):
         return (n - 1) / n * operand_bytes
-    if kind == "collective_permute":
+    if kind in ("collective_permute", "collective_broadcast"):
         return operand_bytes
     raise ValueError(f"unknown collective {kind!r}")
 
 
 def sent_bytes(op: Op, mesh: Mesh) -> float:
     """Bytes that a device sends for a collective of a per-device program."""
-    return ring_bytes(op.name, reach(op, mesh)[1], sum(v.type.nbytes for v in op.operands))
+    kind = collective_kind(op) or op.name
+    operands = (
+        op.operands[:1] if kind == RAGGED else op.operands
+    )  # the others are what it is written into, and where
+    return ring_bytes(kind, reach(op, mesh)[1], sum(v.type.nbytes for v in operands))
 
 
 def step_cost(step: Step, type: TensorType, mesh: Mesh) -> float:

@@ -10,7 +10,7 @@ from ..ir.graph import Block, Module, Op, Value
 from ..ir.layout import local_type
 from ..ir.memory_kinds import host_values
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, CONTROL_FLOW, ELEMENTWISE, SLICES, sends
+from ..ir.optable import CONTROL_FLOW, ELEMENTWISE, SLICES, collective_kind, sends
 from ..ir.trips import trip_count
 from ..ir.types import TensorType, Type
 
@@ -119,7 +119,7 @@ def work(module: Module) -> tuple[Counter[str], float]:
     for op, trips in walk(module.main.body):
         if count := flops(op):
             operations[arithmetic(op)] += int(count * trips)
-        if op.name not in FREE and op.name not in COLLECTIVES:
+        if op.name not in FREE and not collective_kind(op):
             bytes_touched += trips * touched(op)
     return operations, bytes_touched
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..ir.graph import Module, Op, Value
 from ..ir.layout import even_part
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, ELEMENTWISE
+from ..ir.optable import ELEMENTWISE, collective_kind
 from .cost import sent_bytes
 from .estimate import walk
 from .rules.table import CONTROL, RuleBook
@@ -17,9 +17,10 @@ from .written_collectives import CAUSE, reach
 
 @dataclass(frozen=True)
 class Collective:
-    """kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "collective_permute"; axes: the mesh axes it
-    runs over, or where the program has it with groups that are no axes', those along which its devices differ;
-    group_size: how many devices take part together; bytes_per_device: bytes sent once (ring model); trips: how often it runs;
+    """kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "collective_permute", and of what the program itself has
+    also "collective_broadcast" and "ragged_all_to_all"; axes: the mesh axes it runs over, or where the program has it with groups that are no axes', those along which its devices differ;
+    group_size: how many devices take part together; bytes_per_device: bytes sent once (ring model; of
+    a ragged exchange, whose sizes are data, what an even one of the whole operand sends); trips: how often it runs;
     source: `file:line`."""
 
     kind: str
@@ -35,14 +36,14 @@ def collectives(module: Module) -> list[Collective]:
     """Those that the compiler inserted and those that the program has, in program order."""
     out: list[Collective] = []
     for op, trips in walk(module.main.body):
-        if op.name not in COLLECTIVES:
+        if (kind := collective_kind(op)) is None:
             continue
         axes, n = reach(op, module.mesh)
         if not axes:  # to itself
             continue
         source = f"{op.loc.file}:{op.loc.line}" if op.loc.file else ""
         cause = op.attrs.get("cause", CAUSE)
-        out.append(Collective(op.name, axes, n, sent_bytes(op, module.mesh), trips, source, cause))
+        out.append(Collective(kind, axes, n, sent_bytes(op, module.mesh), trips, source, cause))
     return out
 
 

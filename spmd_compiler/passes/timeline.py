@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..ir.graph import Block, Module, Op, Value
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, CONTROL_FLOW
+from ..ir.optable import CONTROL_FLOW, collective_kind
 from ..ir.trips import trip_count
 from .cost import sent_bytes
 from .estimate import FREE, arithmetic, flops, reads, touched
@@ -52,7 +52,7 @@ class Timeline:
         """When each op of a block runs; not those inside its loops and branches."""
         spans: dict[Op, Span] = {}
         self.block(block, spans)
-        working = [span for op, span in spans.items() if op.name not in COLLECTIVES]  # one after the other
+        working = [span for op, span in spans.items() if not collective_kind(op)]  # one after the other
         starts = [span.start for span in working]
         sums = [0.0, *accumulate(span.end - span.start for span in working)]
 
@@ -61,7 +61,7 @@ class Timeline:
             return sums[i] - max(0.0, working[i - 1].end - until) if i else 0.0
 
         for op, span in spans.items():
-            if op.name in COLLECTIVES:
+            if collective_kind(op):
                 beside = worked(span.end) - worked(span.start)
                 spans[op] = span._replace(idle=span.end - span.start - beside)
         return spans
@@ -90,7 +90,7 @@ class Timeline:
                 start = max(at, unit, link)
                 done = unit = link = start + inside.total
                 compute, communication = compute + inside.compute, communication + inside.communication
-            elif op.name in COLLECTIVES:
+            elif collective_kind(op):
                 seconds = self.sending(op)
                 beside = self.hardware.asynchronous
                 start = max(at, link) if beside and not self.as_written else max(at, link, unit)
@@ -124,7 +124,7 @@ class Timeline:
         """What one op takes alone."""
         if op.name in CONTROL_FLOW:
             return self.inside(op).total
-        return self.sending(op) if op.name in COLLECTIVES else self.working(op)
+        return self.sending(op) if collective_kind(op) else self.working(op)
 
     def sending(self, op: Op) -> float:
         """Seconds of a collective."""

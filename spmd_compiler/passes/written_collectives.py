@@ -10,6 +10,8 @@ that it may be there already.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,12 @@ from ..ir.device_order import Atom, axes_of, decompose
 from ..ir.graph import Block, Op, Value
 from ..ir.groups import device_groups, listed_pairs, positions, shift_pairs
 from ..ir.mesh import Mesh
-from ..ir.optable import COLLECTIVES, is_pure, reducer_kind
+from ..ir.optable import COLLECTIVES, RAGGED, collective_kind, is_pure, reducer_kind
 from ..ir.types import TensorType
 
 CAUSE = "the program has it"
 Attrs = dict[str, Any]
+_LISTED = re.compile(r"replica_groups = dense<(\[\[[\d, \[\]]*\]\])>")  # in a custom call's configuration
 _INDEX = TensorType((), "i32")
 _NUMBERS = _INDEX, TensorType((), "u32")
 
@@ -120,7 +123,7 @@ def is_written(op: Op) -> bool:
 
 def reach(op: Op, mesh: Mesh) -> tuple[tuple[str, ...], int]:
     """The axes along which the devices differ that a collective lets talk to each other, and how many those are."""
-    if not is_written(op):
+    if "axes" in op.attrs:
         return tuple(op.attrs["axes"]), mesh.axes_size(op.attrs["axes"])
     groups = _groups(op, mesh)
     groups = groups[(groups >= 0).all(1)]  # of smaller ones some are -1
@@ -132,7 +135,10 @@ def _groups(op: Op, mesh: Mesh) -> np.ndarray:
     """int64[groups, size], or int64[pairs, 2] of a permute."""
     if op.name == "collective_permute":
         return np.reshape(op.attrs["source_target_pairs"], (-1, 2)).astype(np.int64)
-    groups = np.asarray(op.attrs["replica_groups"], np.int64)
+    listed = op.attrs.get("replica_groups", ())
+    if collective_kind(op) == RAGGED and (found := _LISTED.search(op.attrs["backend_config"].text)):
+        listed = json.loads(found[1])
+    groups = np.asarray(listed, np.int64)
     return groups if groups.size else np.arange(mesh.size)[None]
 
 

@@ -3,6 +3,7 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,9 @@ from jax import lax
 from jax.sharding import PartitionSpec as P
 
 import spmd_compiler as spmd
+from spmd_compiler.ir import Block, Function, Module, Op, Value
+from spmd_compiler.ir.types import TensorType
+from spmd_compiler.passes.report import collectives
 from spmd_compiler.passes.written_collectives import CAUSE
 
 MESH = spmd.create_mesh([("a", 2), ("b", 2), ("c", 2)])
@@ -297,3 +301,29 @@ def test_groups_in_every_form(groups, axes):
     n = 2 ** len(axes)
     low = spmd.from_stablehlo(REGION.replace("GROUPS", groups))
     assert told(low) == [("all_reduce", axes, n, 512 * 2 * (n - 1) / n, 1)]
+
+
+@pytest.mark.parametrize("axes", ["a", ("a", "c"), ALL], ids="".join)
+def test_ragged_exchanges_are_told(axes):
+    """Their sizes are data: they count as even ones."""
+    n = 2 ** len(axes)
+
+    def exchange(x):
+        one, me = jnp.ones(n, jnp.int32), jnp.full(n, lax.axis_index(axes), jnp.int32)
+        return lax.ragged_all_to_all(x, x * 0, jnp.arange(n), one, me, one, axis_name=axes)
+
+    step = spmd.spmd_jit(mapped(exchange), mesh=MESH, in_layouts=P(ALL))
+    low = step.lower(X)
+    assert told(low) == [("ragged_all_to_all", tuple(axes), n, 512 * (n - 1) / n, 1)]
+    assert "ragged_all_to_all over" in low.explain()
+    assert low.cost("tpu-v5p").comm_seconds > 0
+
+
+def test_broadcasts_are_told():
+    """As `jax.lax.pbroadcast` writes them, which JAX lowers for GPUs and TPUs alone."""
+    x, y = (Value(TensorType((8, 16), "f32")) for _ in range(2))
+    op = Op("collective_broadcast", [x], [y], {"replica_groups": ((0, 1, 4, 5), (2, 3, 6, 7))})
+    module = Module(MESH, {"main": Function("main", Block([x], [op], [y]))})
+    (found,) = collectives(module)
+    assert (found.kind, found.axes, found.group_size) == ("collective_broadcast", ("a", "c"), 4)
+    assert found.bytes_per_device == 512
