@@ -42,6 +42,8 @@ HEAVIER = (4, 16)  # times as much
 DEAR = 64  # the same, where plain propagation repeats none to save bytes, as XLA's partitioners
 SMALLER = (1 / 2, 1 / 4, 1 / 8)  # parts of the largest block, above which a block is dear
 DEARER = 1.5  # times as dear a program may be that sends less
+FAR_DEARER = 5  # the same of one that sends `HARDLY_ANY`
+HARDLY_ANY = 1 / 16  # of the bytes that are sent
 MORE = 2.02  # times as dear a program may be that takes less memory or work, and times as many bytes that less memory may cost
 REPEATED = 1.25  # times as much work as where it is dear, from which on less of it is searched for
 MOSTLY = 4  # times as much work as each device's part, from which on most of it is repeated
@@ -126,7 +128,8 @@ class PlainBounds:
         self.most = Taken(*(x * y for x, y in zip(plain, NO_MORE, strict=True)))
         if self.sends_more(self.now):
             lighter = (with_work(self.module, part) for part in LIGHTER)
-            if self.replaced(lighter, lambda x: not self.sends_more(x), lambda x: True, DEARER, leanest):
+            dearer = FAR_DEARER if self.fewest < HARDLY_ANY * self.now.sent else DEARER
+            if self.replaced(lighter, lambda x: not self.sends_more(x), lambda x: True, dearer, leanest):
                 self.told.append(
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
