@@ -182,9 +182,8 @@ def ring_bytes(kind: str, group: int, operand_bytes: float) -> float:
 def sent_bytes(op: Op, mesh: Mesh) -> float:
     """Bytes that a device sends for a collective of a per-device program."""
     kind = collective_kind(op) or op.name
-    operands = (
-        op.operands[:1] if kind == RAGGED else op.operands
-    )  # the others are what it is written into, and where
+    # of a ragged exchange the others are what it is written into, and where
+    operands = op.operands[:1] if kind == RAGGED else op.operands
     return ring_bytes(kind, reach(op, mesh)[1], sum(v.type.nbytes for v in operands))
 
 

@@ -136,7 +136,7 @@ def _groups(op: Op, mesh: Mesh) -> np.ndarray:
     if op.name == "collective_permute":
         return np.reshape(op.attrs["source_target_pairs"], (-1, 2)).astype(np.int64)
     listed = op.attrs.get("replica_groups", ())
-    if collective_kind(op) == RAGGED and (found := _LISTED.search(op.attrs["backend_config"].text)):
+    if collective_kind(op) == RAGGED and (found := _LISTED.search(str(op.attrs.get("backend_config")))):
         listed = json.loads(found[1])
     groups = np.asarray(listed, np.int64)
     return groups if groups.size else np.arange(mesh.size)[None]

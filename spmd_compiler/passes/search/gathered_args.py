@@ -163,10 +163,11 @@ def weights(engine: Engine, body: Block) -> Seen:
         for k in (1, 0):
             v, other = op.operands[k], op.operands[1 - k]
             given = engine.given(whole[v].layout) if v in whole else None
-            if given is None or (k == 0 and other in whole):
+            layout = engine.layouts.get(other)  # blocks of one device have none
+            if given is None or layout is None or (k == 0 and other in whole):
                 continue
             read[whole[v]] = given
-            own = [a for a, line in _lines(op, 1 - k, engine.layouts[other]).items() if line is None]
+            own = [a for a, line in _lines(op, 1 - k, layout).items() if line is None]
             axes.update(given.axes.intersection(own))
     return {v: given.drop(axes) for v, given in read.items() if not given.axes.isdisjoint(axes)}
 

@@ -121,7 +121,7 @@ class PlainBounds:
         if weighted is not None and self.seen_in(weighted, self.taken).work <= NEARLY * plain.work:
             leanest = min(
                 leanest, weighted, key=self.sent_in
-            )  # it bounds nothing else: how XLA sends the rest is not known
+            )  # of bytes alone: XLA may send the rest otherwise
         self.fewest = self.sent_in(leanest)
         # operations of each device, if none are repeated
         self.even = product_flops(self.body) / engine.mesh.size
