@@ -17,11 +17,11 @@ from .written_collectives import CAUSE, reach
 
 @dataclass(frozen=True)
 class Collective:
-    """kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "collective_permute", and of what the program itself has
-    also "collective_broadcast" and "ragged_all_to_all"; axes: the mesh axes it runs over, or where the program has it with groups that are no axes', those along which its devices differ;
-    group_size: how many devices take part together; bytes_per_device: bytes sent once (ring model; of
-    a ragged exchange, whose sizes are data, what an even one of the whole operand sends); trips: how often it runs;
-    source: `file:line`."""
+    """kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all" or "collective_permute", and of what the program itself
+    has also "collective_broadcast" and "ragged_all_to_all"; axes: the mesh axes it runs over, or where the program has it with
+    groups that are no axes', those along which its devices differ; group_size: how many devices take part together;
+    bytes_per_device: bytes sent once (ring model; of a ragged exchange, whose sizes are data, what an even one of the whole
+    operand sends); trips: how often it runs; source: `file:line`."""
 
     kind: str
     axes: tuple[str, ...]

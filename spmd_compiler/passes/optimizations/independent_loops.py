@@ -8,9 +8,8 @@ the others are done.
 from __future__ import annotations
 
 from ...ir.graph import Block, Op, Value
-from ...ir.optable import COLLECTIVES, is_pure, reducer_kind
+from ...ir.optable import collective_kind, is_pure, reducer_kind
 
-_MEET = COLLECTIVES | {"collective_broadcast"}
 _SPREADS = ("broadcast_in_dim", "reshape")  # their results are false where their operand is
 
 
@@ -32,7 +31,7 @@ def _free(loop: Op) -> None:
         meetings.append(op)
         own = op.operands[0]
     others = [op for region in loop.regions for op in region.walk() if op not in meetings]
-    if not meetings or any(op.name in _MEET or not is_pure(op) for op in others):
+    if not meetings or any(collective_kind(op) or not is_pure(op) for op in others):
         return
     if _Frozen(condition, own, body).is_state():
         condition.ops[:] = [op for op in condition.ops if op not in meetings]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ...ir.graph import Block, Op, Value
-from ...ir.optable import COLLECTIVES, combining_kind, is_pure
+from ...ir.optable import collective_kind, combining_kind, is_pure
 from ...ir.trips import trip_count
 from ...ir.types import TensorType, numpy_dtype
 from ..estimate import read_in, reads
@@ -20,7 +20,7 @@ from .row_lookups import is_below_zero
 
 Place = tuple[int, int] | None
 PUTS = ("dynamic_update_slice", "scatter")
-_MANUAL = COLLECTIVES | {"enter_manual", "leave_manual", "manual_computation", "partition_id", "replica_id"}
+_MANUAL = ("enter_manual", "leave_manual", "manual_computation", "partition_id", "replica_id")
 
 
 @dataclass
@@ -66,7 +66,7 @@ def _ops_in(loop: Op) -> Iterator[Op]:
 
 
 def _is_simple(op: Op) -> bool:
-    return op.name not in _MANUAL and is_pure(op)
+    return op.name not in _MANUAL and not collective_kind(op) and is_pure(op)
 
 
 def _cut(op: Op, array: Value) -> tuple[int, int] | None:

@@ -117,11 +117,9 @@ class PlainBounds:
         rivals = sorted([self.plain, *self.plainly.leaner(start)], key=self.sent_in)
         leanest = next(x for x in rivals if x is self.plain or self.seen_in(x, self.taken).held <= most)
         self.leanest_plain, self.sent = leanest, plain.sent
-        weighted = self.plainly.with_weights(start)
+        weighted = self.plainly.with_weights(start)  # it bounds bytes alone: XLA may send the rest otherwise
         if weighted is not None and self.seen_in(weighted, self.taken).work <= NEARLY * plain.work:
-            leanest = min(
-                leanest, weighted, key=self.sent_in
-            )  # of bytes alone: XLA may send the rest otherwise
+            leanest = min(leanest, weighted, key=self.sent_in)
         self.fewest = self.sent_in(leanest)
         # operations of each device, if none are repeated
         self.even = product_flops(self.body) / engine.mesh.size
@@ -134,7 +132,8 @@ class PlainBounds:
                     "to send no more than plain propagation does, it takes more work or messages"
                 )
         if self.now.held > self.most.held:
-            self.most = self.most._replace(held=max(self.most.held + self.spared(), SMALL))
+            spare = self.spared() + NO_MORE.held * self.gathered()
+            self.most = self.most._replace(held=max(self.most.held + spare, SMALL))
         self.lessen_memory()
         if self.now.work > NO_MORE.work * self.even and self.lessen_work():
             self.lessen_memory()  # of what sends more: memory is worth more bytes than of what was there before
@@ -265,17 +264,18 @@ class PlainBounds:
         return Taken(engine.traffic.sent(engine), held, work, messages)
 
     def spared(self) -> float:
-        """The bytes that loops of the engine's assignment need not keep, while of what bounds it, they do; and if it repeats no work,
-        those of weights that it gathers once for a loop."""
-        gathered = 0.0
-        if self.now.work <= NO_MORE.work * self.even:
-            layouts, plain = self.engine.layouts, self.plain.layouts
-            gathered = NO_MORE.held * gathered_once(self.body, layouts, plain, self.engine.mesh)
+        """The bytes that loops of the engine's assignment need not keep; of what bounds it, they do."""
         block, on_device = clone_block(self.written()), blocks_on(self.engine.mesh)
         if not keep_less(block):
-            return gathered
+            return 0.0
         drop_unused(block)
-        return gathered + self.now.held - peak_bytes(block, set(), on_device)
+        return self.now.held - peak_bytes(block, set(), on_device)
+
+    def gathered(self) -> float:
+        """The bytes of weights that the engine's assignment gathers once for a loop, if it repeats no work."""
+        if self.now.work > NO_MORE.work * self.even:
+            return 0.0
+        return gathered_once(self.body, self.engine.layouts, self.plain.layouts, self.engine.mesh)
 
     def is_worth_memory(self, x: Taken) -> bool:
         """Whether what takes less memory is worth its bytes, which it is sooner where these are few anyway. Less than half of it is
