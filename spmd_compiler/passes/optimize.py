@@ -26,7 +26,7 @@ from .optimizations.crop_windows import crop_windows
 from .optimizations.exchange_first import exchange_first
 from .optimizations.fit_memory import fit_memory
 from .optimizations.independent_loops import free_loops
-from .optimizations.join_dims import BOTH, GATHERS, REDUCES, join_dims
+from .optimizations.join_dims import BOTH, GATHERS, HUGE, LARGE, REDUCES, join_dims
 from .optimizations.late_slices import slice_late
 from .optimizations.packing import COPIED
 from .optimizations.rectifiers import rectify_in_calls
@@ -115,14 +115,15 @@ class Optimize:
         """Collectives are combined to `bucket` bytes at most, and what follows from that."""
         # of reduce-scatters over all axes XLA for TPUs makes all-reduces
         joined = GATHERS if self.platform == "tpu" else BOTH
+        large = HUGE if self.platform in ("gpu", "tpu") else LARGE
         rewrites = [_in_place(split_reductions, mesh, bucket)]
         if not self.rings and self.hardware is None:
-            rewrites.append(_in_place(join_dims, mesh, joined, alone=True))
+            rewrites.append(_in_place(join_dims, mesh, joined, alone=True, large=large))
         rewrites.append(_in_place(combine_collectives, mesh, bucket, COPIED if self.variadic else bucket))
         if self.rings or (self.rings is None and self.hardware is not None):
             rewrites.append(_cleaned(make_rings, mesh, None if self.rings else self.hardware, always=True))
         rewrites += [
-            _in_place(join_dims, mesh, joined),
+            _in_place(join_dims, mesh, joined, large=large),
             _in_place(expand_bitwise, mesh),
             _in_place(clamp_starts, mesh),
             _in_place(crop_windows, mesh),

@@ -14,7 +14,7 @@ from spmd_compiler.ir.layout import Layout
 from spmd_compiler.ir.types import TensorType
 from spmd_compiler.ir.verify import verify
 from spmd_compiler.passes.emit.builder import Builder
-from spmd_compiler.passes.optimizations.join_dims import GATHERS, join_dims
+from spmd_compiler.passes.optimizations.join_dims import GATHERS, HUGE, LARGE, join_dims
 from spmd_compiler.tools.interpret import run_devices
 from tests.share import examples
 
@@ -52,16 +52,21 @@ def in_turn(name, mesh, axes, dims, shape):
     AXES,
     st.lists(st.integers(0, 2), min_size=3, max_size=3),
     st.sampled_from([(12, 12, 12), (12, 24, 36)]),
+    st.sampled_from([0, LARGE, HUGE]),
 )
 @examples(40)
-def test_they_give_the_same(name, axes, dims, shape):
+def test_they_give_the_same(name, axes, dims, shape, large):
     mesh, axes = axes
     data = np.random.RandomState(0).randint(-9, 9, (mesh.size, *shape)).astype(np.int32)
     before, after = (in_turn(name, mesh, axes, dims, shape) for _ in range(2))
-    join_dims(after.main.body, mesh)
+    whole = after.main.body.returns[0].type.nbytes
+    join_dims(after.main.body, mesh, large=large)
     verify(after)
-    sends = [op.name for op in after.walk() if "axes" in op.attrs]
-    assert sends == [name]
+    sends = [(op.name, bool(op.attrs["dim"])) for op in after.walk() if "axes" in op.attrs]
+    dims = dims[: len(axes)]
+    apart = name == "all_gather" and whole >= large and 0 in dims and any(dims)
+    assert [x for x, _ in sends] == [name] * (1 + apart)
+    assert not any(later for _, later in sends)
     want, got = (run_devices(module, [list(data)])[0] for module in (before, after))
     for mine, theirs in zip(got, want, strict=True):
         np.testing.assert_array_equal(mine, theirs)
