@@ -28,6 +28,7 @@ from .optimizations.fit_memory import fit_memory
 from .optimizations.independent_loops import free_loops
 from .optimizations.join_dims import BOTH, GATHERS, HUGE, LARGE, REDUCES, join_dims
 from .optimizations.late_slices import slice_late
+from .optimizations.merge_dims import merge_dims
 from .optimizations.packing import COPIED
 from .optimizations.rectifiers import rectify_in_calls
 from .optimizations.residuals import keep_less
@@ -132,6 +133,7 @@ class Optimize:
             rewrites.append(_in_place(drop_unit_dims))
         if self.platform == "cpu":
             rewrites += [
+                _in_place(merge_dims),
                 _in_place(split_sums),
                 ("rectify_in_calls", rectify_in_calls),
                 ("slice_late", slice_late),

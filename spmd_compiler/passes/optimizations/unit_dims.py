@@ -6,15 +6,20 @@ then sees no softmax behind the scores, and makes and keeps them twice: attentio
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ...ir.graph import UNKNOWN_LOC, Block, Loc, Op, Value
 from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType
 from ..estimate import reads
+from .renumber import Attrs, Places, renumber
 
-Attrs = dict[str, Any]
+FOLLOWING = {
+    "broadcast_in_dim",
+    "dot_general",
+    "reduce",
+    "transpose",
+}  # what is written without such dims too
 
 
 def drop_unit_dims(block: Block) -> None:
@@ -66,8 +71,11 @@ class _Dropping:
         if op.name in ELEMENTWISE:
             shapes = {v.type.shape for v in op.operands} - {()}
             return op.attrs if shapes <= {op.results[0].type.shape} else None
-        rewrite = _REWRITTEN.get(op.name)
-        return rewrite(op) if rewrite else None
+        if op.name not in FOLLOWING or len(op.results) > 1:
+            return None
+        attrs = renumber(op, _places)
+        summed = attrs["contract"][0] if op.name == "dot_general" else attrs.get("dimensions", True)
+        return attrs if summed else None
 
     def squeezed(self, value: Value, loc: Loc) -> Value:
         """The value without its dims of one element, for an op of some place in the source."""
@@ -93,43 +101,6 @@ def _squeezed(type: Any) -> Any:
     return type.with_shape(tuple(n for n in type.shape if n != 1))
 
 
-def _places(value: Value) -> dict[int, int]:
+def _places(value: Value) -> Places:
     """Where the dims of more than one element are without the others."""
     return {d: i for i, d in enumerate(d for d, n in enumerate(value.type.shape) if n != 1)}
-
-
-def _broadcast(op: Op) -> Attrs:
-    places, shape = _places(op.results[0]), op.operands[0].type.shape
-    dims = op.attrs["broadcast_dimensions"]
-    return {
-        **op.attrs,
-        "broadcast_dimensions": tuple(places[d] for d, n in zip(dims, shape, strict=True) if n != 1),
-    }
-
-
-def _transpose(op: Op) -> Attrs:
-    places = _places(op.operands[0])
-    return {**op.attrs, "permutation": tuple(places[d] for d in op.attrs["permutation"] if d in places)}
-
-
-def _reduce(op: Op) -> Attrs | None:
-    places = _places(op.operands[0])
-    dims = tuple(places[d] for d in op.attrs["dimensions"] if d in places)
-    return {**op.attrs, "dimensions": dims} if dims and len(op.results) == 1 else None
-
-
-def _product(op: Op) -> Attrs | None:
-    places = [_places(v) for v in op.operands]
-    attrs = {
-        key: tuple(tuple(p[d] for d in dims if d in p) for p, dims in zip(places, op.attrs[key], strict=True))
-        for key in ("contract", "batch")
-    }
-    return {**op.attrs, **attrs} if attrs["contract"][0] else None
-
-
-_REWRITTEN: dict[str, Callable[[Op], Attrs | None]] = {
-    "broadcast_in_dim": _broadcast,
-    "dot_general": _product,
-    "reduce": _reduce,
-    "transpose": _transpose,
-}
