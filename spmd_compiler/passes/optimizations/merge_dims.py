@@ -19,9 +19,8 @@ from ...ir.types import TensorType
 from ..estimate import read_in
 from .renumber import RENUMBERED, Places, renumber
 
-Labels = list[
-    object
-]  # per dim of a value what it is in an op: dims of one label are the same; None: it must stay as it is
+# per dim of a value what it is in an op: dims of one label are the same; None: it must stay as it is
+Labels = list[object]
 
 
 class Pair(NamedTuple):
