@@ -6,6 +6,8 @@ again.
 * Collectives along another dim than the outermost work on copies that have it there.
 * What is cheap to compute of one operand of its size is computed again in all readers that it fuses with (`EffectivelyAtMostUnary`
   in XLA's `instruction_fusion`), what all readers fuse with in each of them: the operand is kept for them instead of the result.
+* Of an all-reduce of several operands those that a later one of its kind does not wait for go with that one, and so they may be made
+  as late (`CombineInstructionsByKey` in XLA, which begins with the last ones).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from ...ir.clone import clone_block
 from ...ir.graph import Block, Op, Value
 from ...ir.optable import ELEMENTWISE, sends
-from ..estimate import is_light, readers
+from ..estimate import is_light, readers, reads
 
 _SLOW = "atan2 cbrt cosine divide exponential exponential_minus_one log log_plus_one logistic power rsqrt sine sqrt tan tanh"
 SLOW = frozenset(name for name in ELEMENTWISE if name in _SLOW.split() or name.startswith("chlo."))
@@ -29,6 +31,7 @@ def as_computed(block: Block) -> Block:
     """A copy of a block with what XLA computes besides. Only what it reads, and how much that is, is right of the ops that are added."""
     block = clone_block(block)
     for made in _inner_first(block):
+        _take_apart(made)
         made.ops[:] = [x for op in made.ops for x in _with_copies(op)]
         made.ops[:] = _repeated(made)
     return block
@@ -39,6 +42,47 @@ def _inner_first(block: Block) -> Iterator[Block]:
         for region in op.regions:
             yield from _inner_first(region)
     yield block
+
+
+def _take_apart(block: Block) -> None:
+    """All-reduces of several operands some of which go with others."""
+    waits: dict[Value, int] = {}  # for which results of such all-reduces, a bit for each
+    together: dict[Op, int] = {}  # the bits of their results
+    late: dict[Op, int] = {}  # of those that may be made later
+    bit = 1
+    for op in block.ops:
+        before = 0
+        for v in reads(op):
+            before |= waits.get(v, 0)
+        waits.update(dict.fromkeys(op.results, before))
+        if op.name != "all_reduce":
+            continue
+        for other, bits in together.items():
+            if before & bits and _kind(other) == _kind(op):
+                late[other] = late.get(other, 0) | (bits & ~before)
+        if len(op.results) > 1:
+            together[op] = ((1 << len(op.results)) - 1) * bit
+            for v in op.results:
+                waits[v] |= bit
+                bit <<= 1
+    if any(late.values()):
+        block.ops[:] = [
+            x for op in block.ops for x in _parts(op, [v for v in op.results if waits[v] & late.get(op, 0)])
+        ]
+
+
+def _kind(op: Op) -> tuple[object, object]:
+    return op.attrs["axes"], op.attrs["kind"]
+
+
+def _parts(op: Op, alone: list[Value]) -> list[Op]:
+    """An op, but for what it makes alone: that is made by ops of their own."""
+    if not alone:
+        return [op]
+    ends = [*zip(op.operands, op.results, strict=True)]
+    kept = [(x, y) for x, y in ends if y not in alone]
+    groups = [*([kept] if kept else []), *([(x, y)] for x, y in ends if y in alone)]
+    return [Op(op.name, [x for x, _ in g], [y for _, y in g], op.attrs, op.regions, op.loc) for g in groups]
 
 
 def _with_copies(op: Op) -> list[Op]:
