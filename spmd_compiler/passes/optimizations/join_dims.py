@@ -1,8 +1,9 @@
 """All-gathers of one value along several dims become one, and so do reduce-scatters: over all of their axes, along a dim in front that
 each device moves to where it belongs. That is one message, with as many bytes; on CPUs it takes 0.3 to 0.9 of the time, since XLA
 moves numbers for each dim that is not the first one anyway. But a large result is gathered along its first dim by itself, last: it lies
-in place then, where all of it would be moved, in 0.5 to 0.9 of the time and hardly more than half of the memory. And all-reduces of one value over several axes, one after the other as a
-program may have them in its manual regions, become one over all of these, which sends less."""
+in place then, where all of it would be moved, in 0.5 to 0.9 of the time and hardly more than half of the memory. And all-reduces of one
+value over several axes, one after the other as a program may have them in its manual regions, become one over all of these, which sends
+less."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from ...ir.graph import Block, Dense, Op, Value
 from ...ir.optable import ELEMENTWISE
 from ...ir.types import TensorType
 from ..estimate import read_in
+from ..prepare.split_dims import along
 from .renumber import RENUMBERED, Places, renumber
 
 # per dim of a value what it is in an op: dims of one label are the same; None: it must stay as it is
@@ -146,38 +147,27 @@ def _own(v: Value) -> Places:
 def _labels(op: Op) -> list[Labels]:
     """Of the dims of operands and results."""
     values = [*op.operands, *op.results]
-    own: list[Labels] = [[(i, d) for d in _own(v)] for i, v in enumerate(values)]
     if op.name in ("constant", "reshape"):
-        return own
+        return [[(i, d) for d in _own(v)] for i, v in enumerate(values)]
+    labels: list[Labels] = [[None] * len(_own(v)) for v in values]
+    if op.name not in ELEMENTWISE and op.name not in RENUMBERED:
+        return labels
+    for d in _own(op.results[0]):
+        found = along(op, d)
+        # one element that is made many stays a dim of its own
+        if found is None or (not found and d in op.attrs.get("broadcast_dimensions", ())):
+            continue
+        for i, k in (*found, *((i, d) for i in range(len(op.operands), len(values)))):
+            labels[i][k] = d
+    # what is summed over
     if op.name == "reduce":
-        kept = [x for d, x in enumerate(own[0]) if d not in op.attrs["dimensions"]]
-        return [own[0] if v.type.rank else [] for v in op.operands] + [kept for _ in op.results]
-    if op.name == "dot_general":
-        return _product(op, own)
-    if len(op.results) == 1 and isinstance(type := op.results[0].type, TensorType):
-        shape, dims = type.shape, [*own[-1]]
-        if op.name in ELEMENTWISE and all(v.type.shape in (shape, ()) for v in op.operands):
-            return [dims[: v.type.rank] for v in values]
-        if op.name == "transpose":
-            return [[dims[op.attrs["permutation"].index(d)] for d in _own(values[0])], dims]
-        if op.name in ("broadcast_in_dim", "slice"):
-            to = op.attrs.get("broadcast_dimensions", [*_own(values[0])])
-            for d, n in zip(to, values[0].type.shape, strict=True):
-                if n != shape[d]:
-                    dims[d] = None
-            return [[dims[d] for d in to], dims]
-    return [[None] * len(x) for x in own]
-
-
-def _product(op: Op, own: list[Labels]) -> list[Labels]:
-    left, right = own[0], [*own[1]]
-    for dims in ("batch", "contract"):
-        for a, b in zip(*op.attrs[dims], strict=True):
-            right[b] = left[a]
-    made = [left[d] for d in op.attrs["batch"][0]]
-    for labels, batch, contract in zip((left, right), op.attrs["batch"], op.attrs["contract"], strict=True):
-        made += [x for d, x in enumerate(labels) if d not in batch and d not in contract]
-    return [left, right, made]
+        for of in labels[: len(op.operands) // 2]:
+            for d in op.attrs["dimensions"]:
+                of[d] = ("sum", d)
+    elif op.name == "dot_general":
+        for a, b in zip(*op.attrs["contract"], strict=True):
+            labels[0][a] = labels[1][b] = ("sum", a)
+    return labels
 
 
 def _merged_type(v: Value, places: Places) -> TensorType:
